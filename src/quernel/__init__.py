@@ -6,6 +6,7 @@ from quernel.estimators import (
     KernelClassifier,
     KernelQuantileRegressor,
     KernelRegressor,
+    TabularQuantileRegressor,
     estimate_cost,
 )
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
@@ -22,6 +23,7 @@ __all__ = [
     "KernelQuantileRegressorCV",
     "KernelRegressor",
     "TableEncoder",
+    "TabularQuantileRegressor",
     "__version__",
     "estimate_cost",
     "load",

@@ -46,6 +46,7 @@ FORMAT = 1
 # existing files unreadable.
 MODULES = (
     *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "multiclass", "splits")),
+    *(f"estimators.{name}" for name in ("tabular", "tabular_parts", "forest_weights", "location_scale", "stacking")),
     *("conformal.regressor", "conformal.methods", "conformal.table_model", "features.random", "features.landmarks"),
     *("kernels.base", "kernels.fourier", "kernels.arccosine", "kernels.spline", "losses.regression", "losses.margins"),
     *("tuning.plan", "tuning.alpha", "tuning.bandwidth", "tuning.n_components"),

@@ -226,7 +226,7 @@ class Pilot:
     def __init__(self, rows: ArrayRows, loss: Loss, usual: Array) -> None:
         share, y = rows.share(), as_2d(rows.y)
         if not loss.margin:
-            y = _winsorize(y, share)
+            y = winsorize(y, share)
         middle = share @ y
         deviation = np.sqrt(share @ (y - middle) ** 2)
         self.X, self.share, self.usual = rows.X, share, usual
@@ -244,8 +244,15 @@ class Pilot:
 
         `unit` of shape (d,) are the scales of the columns.
         """
+        return self.refine_bandwidths(kernel, unit, self.fit_coarse_bandwidths(kernel, unit))
+
+    def fit_coarse_bandwidths(self, kernel: Kernel, unit: Array) -> LooResult:
+        """Bandwidths learned from y on the first few rows; enough to compare kernels."""
         start = first_bandwidth(kernel, self.usual, self.X)
-        found = self._loo(kernel, COARSE).descend(start, unit, steps=COARSE_STEPS)
+        return self._loo(kernel, COARSE).descend(start, unit, steps=COARSE_STEPS)
+
+    def refine_bandwidths(self, kernel: Kernel, unit: Array, found: LooResult) -> LooResult:
+        """Better bandwidths than `found`, from all rows."""
         loo = self._loo(kernel)
         found = loo.descend(found.bandwidth, unit, found.ridges, steps=STEPS)
         if not self.spread_weight:
@@ -265,7 +272,7 @@ def as_2d(y: Array) -> Array:
     return y if y.ndim == 2 else y[:, None]
 
 
-def _winsorize(y: Array, share: Array) -> Array:
+def winsorize(y: Array, share: Array) -> Array:
     """Winsorize each column of y at WINSORIZE_AT robust scales from its median."""
     sides = [
         (weighted_quantiles(one, share, np.array([0.5]))[0], WINSORIZE_AT * robust_scale(one, share)) for one in y.T

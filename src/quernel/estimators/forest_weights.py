@@ -1,0 +1,429 @@
+"""Random trees as weights: which training rows resemble a row x, and how much.
+
+A forest gives each training row i the weight  w_i(x) = mean over trees of  1{i in the leaf of x} / |leaf|  (Meinshausen
+2006). Distributions of anything known of the training rows, such as y or residuals, follow from these weights.
+
+- Columns are coded by the rank of their value, so that trees do not depend on monotone transformations of a column.
+- A node is split where the squared error falls most, among a random part of the columns and up to `cells` cut points of
+  each, whose grid is shifted at random. Trees are grown on a part of the rows, without replacement: the others are *out
+  of bag*, and judge.
+- Rows of a node are one interval of the tree's `order`, those of its children are the two parts of it. So one deep
+  forest is a forest for every leaf size m: a row descends for as long as the next node has m rows (`min_leaf`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel._compile import compiled
+from quernel._threads import parallel_map, single_threaded_blas
+from quernel.solvers.progress import stop_requested
+
+Array = NDArray[np.floating]
+Index = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class ForestOptions:
+    """Constants of growing trees and of reading distributions off them."""
+
+    codes: int = 4096  # distinct codes of a column at most: resolution of cut points against model size
+    bag: float = 0.632  # share of the rows (or groups) on which a tree is grown
+    columns: float = 0.5  # share of the columns tried at each node
+    cells: int = 64  # cut points tried per column and node, at most
+    min_split: int = 3  # rows of a node that is split
+    per_leaf: int = 8  # rows of a leaf that enter a distribution, at most: speed against noise
+    min_trees: int = 10  # grown even if there is no time left
+    block: int = 256  # rows that a thread predicts at a time
+
+
+OPTIONS = ForestOptions()
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnCodes:
+    """Cut points of each column, flat, and where those of column j begin: `edges[start[j]:start[j + 1]]`, ascending."""
+
+    edges: Array
+    start: Index
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return len(self.start) - 1
+
+    @classmethod
+    def from_rows(cls, X: Array) -> ColumnCodes:
+        """Cut points half-way between neighbouring values of the columns of X (n, d), or between some of many."""
+        cuts = []
+        for column in X.T:
+            values = np.unique(column)
+            if len(values) > OPTIONS.codes:  # evenly among the rows, not among the values
+                ordered = np.sort(column)
+                values = np.unique(ordered[np.linspace(0, len(ordered) - 1, OPTIONS.codes).astype(int)])
+            cuts.append(values[:-1] + np.diff(values) / 2)
+        return cls(np.concatenate([*cuts, np.empty(0)]), np.cumsum([0, *map(len, cuts)]).astype(np.int64))
+
+    def encode(self, X: Array) -> NDArray[np.uint16]:
+        """Codes of the rows, shape (n, d): how many cut points lie below each value."""
+        if X.shape[1] != self.n_columns:
+            raise ValueError(f"the trees have {self.n_columns} columns, not {X.shape[1]}")
+        codes = np.empty(X.shape, dtype=np.uint16)
+        for j, column in enumerate(X.T):
+            codes[:, j] = np.searchsorted(self.edges[self.start[j] : self.start[j + 1]], column)
+        return codes
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Trees as flat arrays, one after the other.
+
+    Attributes
+    ----------
+    codes : ColumnCodes
+    column : ndarray of int16, the column j by which an inner node is split, or -1 - j if its left child is a leaf
+    cut : ndarray of uint16; codes below it go to the left
+    right : ndarray of int32, the right child, counted from the tree's first node, or -1 for a leaf; an inner left child
+        is the next node
+    middle : ndarray of int32, where the rows of the right child begin, counted from the tree's first row
+    first_node, first_row : ndarrays of int64 of shape (T + 1,), where the inner nodes and the rows of each tree begin
+    order : ndarray of int32, row numbers of the trees' bags, sorted by leaf
+    min_leaf : int, rows that a node must have to be entered
+    """
+
+    codes: ColumnCodes
+    column: Index
+    cut: Index
+    right: Index
+    middle: Index
+    first_node: Index
+    first_row: Index
+    order: Index
+    min_leaf: int
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where compiled code would read outside of the arrays."""
+        kinds = {"column": np.int16, "cut": np.uint16, "right": np.int32, "middle": np.int32, "order": np.int32}
+        kinds |= {"first_node": np.int64, "first_row": np.int64}
+        arrays = {name: getattr(self, name) for name in kinds}
+        if any(array.dtype != kinds[name] or array.ndim != 1 for name, array in arrays.items()):
+            raise ValueError("a forest has arrays of other types than fits have")
+        sizes, rows = np.diff(self.first_node), np.diff(self.first_row)
+        if not (
+            len(sizes) == len(rows) > 0 and self.first_node[0] == self.first_row[0] == 0
+            and len(self.column) == len(self.cut) == len(self.right) == len(self.middle) == self.first_node[-1]
+            and len(self.order) == self.first_row[-1] and sizes.min() >= 0 and rows.min() >= 1 and self.min_leaf >= 1
+        ):  # fmt: skip
+            raise ValueError("the trees of a forest do not fit together")
+        size, n_rows = np.repeat(sizes, sizes), np.repeat(rows, sizes)
+        own = np.arange(len(self.column)) - np.repeat(self.first_node[:-1], sizes)
+        split, last = np.where(self.column < 0, -1 - self.column, self.column), (self.column < 0) | (own + 1 < size)
+        right = (self.right == -1) | ((self.right > own) & (self.right < size))
+        if not (last & right & (split < self.codes.n_columns) & (self.middle >= 0) & (self.middle <= n_rows)).all():
+            raise ValueError("the nodes of a forest make no trees")
+        if self.order.min() < 0:
+            raise ValueError("a forest has negative row numbers")
+
+    @property
+    def n_trees(self) -> int:
+        """Number of trees."""
+        return len(self.first_node) - 1
+
+    def with_leaves(self, min_leaf: int) -> Forest:
+        """The same trees, cut off above nodes of fewer rows."""
+        return replace(self, min_leaf=min_leaf)
+
+    def bags(self, n_rows: int) -> NDArray[np.bool_]:
+        """Which rows each tree has seen, shape (T, n_rows)."""
+        seen = np.zeros((self.n_trees, n_rows), dtype=np.bool_)
+        for t in range(self.n_trees):
+            seen[t, self.order[self.first_row[t] : self.first_row[t + 1]]] = True
+        return seen
+
+    def quantiles(self, X: Array, values: SortedValues, levels: Array, skip: NDArray[np.bool_] | None = None) -> Array:
+        """Quantiles of `values` under the weights of each row of X, shape (n, len(levels)), levels ascending.
+
+        `skip` of shape (T, n) leaves trees out: those that have seen a row of X. A row that all have seen gets NaN.
+        """
+        codes, out = self.codes.encode(X), np.empty((len(X), len(levels)))
+        skip = np.zeros((self.n_trees, 1), dtype=np.bool_) if skip is None else skip
+        arrays = (self.column, self.cut, self.right, self.middle, self.first_node, self.first_row, self.order)
+
+        def fill(rows: slice) -> None:
+            mask = skip[:, rows] if skip.shape[1] > 1 else np.zeros((len(skip), len(codes[rows])), dtype=np.bool_)
+            _fill_quantiles(
+                codes[rows], *arrays, self.min_leaf, OPTIONS.per_leaf, mask, values.rank, values.value, values.weight,
+                np.ascontiguousarray(levels, dtype=float), out[rows],
+            )  # fmt: skip
+
+        parts = [slice(first, first + OPTIONS.block) for first in range(0, len(X), OPTIONS.block)]
+        with single_threaded_blas(len(X), 10 * self.n_trees) as threads:
+            parallel_map(fill, parts, threads)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class SortedValues:
+    """Numbers of the training rows, sorted: value (n,) ascending, and the rank and the weight of each row (n,)."""
+
+    value: Array
+    rank: Index
+    weight: Array
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where compiled code would read outside of the arrays."""
+        n, kinds = len(self.value), (self.value.dtype, self.rank.dtype, self.weight.dtype)
+        if kinds != (np.float64, np.int32, np.float64) or not self.value.shape == self.rank.shape == self.weight.shape:
+            raise ValueError("sorted values have arrays of other types or lengths than fits have")
+        if n == 0 or self.rank.min() < 0 or self.rank.max() >= n:
+            raise ValueError("ranks of values are not those of rows")
+
+    @classmethod
+    def from_values(cls, values: Array, weight: Array) -> SortedValues:
+        """Sort these values of the rows."""
+        order = np.argsort(values, kind="stable")
+        rank = np.empty(len(values), dtype=np.int32)
+        rank[order] = np.arange(len(values))
+        return cls(values[order], rank, weight)
+
+    def quantiles(self, levels: Array) -> Array:
+        """Weighted quantiles (q,), linear between the middles of the values' probability masses."""
+        weight = np.empty_like(self.weight)
+        weight[self.rank] = self.weight
+        total = np.cumsum(weight)
+        return np.interp(levels, (total - weight / 2) / total[-1], self.value)
+
+
+def grow_forest(
+    X: Array,
+    targets: Array,
+    weight: Array,
+    n_trees: int,
+    rng: np.random.Generator,
+    groups: Index | None = None,
+) -> Forest:
+    """Grow trees that explain the targets (n, k) by X (n, d).
+
+    Rows with the same entry of `groups` (n,) are in the bag of a tree together, or not at all. The trees depend on
+    `rng` alone, not on the number of threads. If a time limit ends the growth there are fewer of them.
+    """
+    codes = ColumnCodes.from_rows(X)
+    coded = np.ascontiguousarray(codes.encode(X).T)
+    bags = [_draw_bag(len(X), groups, rng) for _ in range(n_trees)]
+    seeds = rng.integers(1, 2**63, n_trees, dtype=np.uint64)
+    tries = max(1, round(OPTIONS.columns * X.shape[1]))
+    targets = np.ascontiguousarray(targets)
+
+    def grow(t: int) -> tuple[Index, ...] | None:
+        if t >= OPTIONS.min_trees and stop_requested():
+            return None
+        order = bags[t]
+        nodes = _grow_tree(coded, targets, weight, order, tries, OPTIONS.min_split, OPTIONS.cells, seeds[t])
+        return *nodes, order
+
+    with single_threaded_blas(len(X), 10 * n_trees) as threads:
+        grown = [tree for tree in parallel_map(grow, range(n_trees), threads) if tree is not None]
+    return _join_trees(codes, grown)
+
+
+def _draw_bag(n_rows: int, groups: Index | None, rng: np.random.Generator) -> Index:
+    """Rows of one tree in random order: a share of the rows, or all rows of a share of the groups."""
+    if groups is None:
+        return rng.permutation(n_rows)[: max(1, round(OPTIONS.bag * n_rows))].astype(np.int32)
+    n_groups = int(groups.max()) + 1
+    chosen = np.zeros(n_groups, dtype=bool)
+    chosen[rng.permutation(n_groups)[: max(1, round(OPTIONS.bag * n_groups))]] = True
+    return rng.permutation(np.flatnonzero(chosen[groups])).astype(np.int32)
+
+
+def _join_trees(codes: ColumnCodes, grown: Sequence[tuple[Index, ...]]) -> Forest:
+    """Concatenate the arrays of single trees."""
+    column, cut, right, middle, order = (np.concatenate(parts) for parts in zip(*grown, strict=True))
+    first_node = np.cumsum([0, *(len(tree[0]) for tree in grown)]).astype(np.int64)
+    first_row = np.cumsum([0, *(len(tree[-1]) for tree in grown)]).astype(np.int64)
+    return Forest(codes, column, cut, right, middle, first_node, first_row, order, 1)
+
+
+@compiled()
+def _next_random(state):  # type: ignore[no-untyped-def]
+    """One step of xorshift64*: a pseudo-random integer below 2^31, from `state` of shape (1,), which is updated."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return np.int64((x * np.uint64(2685821657736338717)) >> np.uint64(33))
+
+
+@compiled()
+def _find_cut(codes, targets, weight, rows, cells, state, count, mass, sums):  # type: ignore[no-untyped-def]
+    """Best cut of one column at a node: (gain, cut); gain -1 if there is none. The last arguments are work space."""
+    k = targets.shape[1]
+    low, high = codes[rows[0]], codes[rows[0]]
+    for i in rows:
+        code = codes[i]
+        if code < low:
+            low = code
+        if code > high:
+            high = code
+    if low == high:
+        return -1.0, np.int64(0)
+    shift, span = 0, np.int64(high) - np.int64(low)
+    while (span >> shift) >= min(cells, len(rows)) - 1:
+        shift += 1
+    offset = _next_random(state) & ((1 << shift) - 1)
+    base, n_cells = np.int64(low) - offset, ((span + offset) >> shift) + 1
+    for c in range(n_cells):
+        count[c], mass[c] = 0, 0.0
+        for t in range(k):
+            sums[c, t] = 0.0
+    total_mass = 0.0
+    for i in rows:
+        c = (np.int64(codes[i]) - base) >> shift
+        count[c] += 1
+        mass[c] += weight[i]
+        total_mass += weight[i]
+        for t in range(k):
+            sums[c, t] += weight[i] * targets[i, t]
+    # Prefix sums; the gain of a cut is  sum_t  S_left^2 / W_left + S_right^2 / W_right.
+    best, cut = -1.0, np.int64(0)
+    for c in range(1, n_cells):
+        count[c] += count[c - 1]
+        mass[c] += mass[c - 1]
+        for t in range(k):
+            sums[c, t] += sums[c - 1, t]
+    for c in range(n_cells - 1):
+        if count[c] == 0 or (c > 0 and count[c] == count[c - 1]):
+            continue
+        gain, left_mass = 0.0, mass[c]
+        for t in range(k):
+            rest = sums[n_cells - 1, t] - sums[c, t]
+            gain += sums[c, t] ** 2 / left_mass + rest**2 / (total_mass - left_mass)
+        if gain > best:
+            best, cut = gain, base + ((c + 1) << shift)
+    return best, cut
+
+
+@compiled()
+def _grow_tree(codes, targets, weight, order, tries, min_split, cells, seed):  # type: ignore[no-untyped-def]
+    """Grow one tree on the rows in `order`, which is sorted by leaf; return column, cut, right, middle of inner nodes.
+
+    Depth first, left before right, so that an inner left child comes right after its parent.
+    """
+    n, d, k = len(order), len(codes), targets.shape[1]
+    column, cut = np.zeros(n, dtype=np.int16), np.zeros(n, dtype=np.uint16)
+    right, middle = np.full(n, -1, dtype=np.int32), np.zeros(n, dtype=np.int32)
+    count, mass, sums = np.zeros(2 * cells, dtype=np.int64), np.zeros(2 * cells), np.zeros((2 * cells, k))
+    state, columns, scratch = np.array([seed], dtype=np.uint64), np.arange(d), np.empty(n, dtype=np.int32)
+    stack = [(0, n, -1, False)]
+    node = -1  # the last one
+    while len(stack) > 0:
+        a, b, parent, is_right = stack.pop()
+        if b - a < min_split:
+            continue
+        best, best_column, best_cut, found = -1.0, -1, np.int64(0), 0
+        for j in range(d):  # draw columns without replacement until enough of them can be split
+            other = j + _next_random(state) % (d - j)
+            columns[j], columns[other] = columns[other], columns[j]
+            gain, here = _find_cut(codes[columns[j]], targets, weight, order[a:b], cells, state, count, mass, sums)
+            if gain < 0:
+                continue
+            found += 1
+            if gain > best:
+                best, best_column, best_cut = gain, columns[j], here
+            if found >= tries:
+                break
+        if best_column < 0:
+            continue
+        node += 1
+        if parent >= 0 and is_right:
+            right[parent] = node
+        elif parent >= 0:
+            column[parent] = -1 - column[parent]
+        m, rest = a, 0
+        for p in range(a, b):  # stable partition, so that rows stay in random order
+            if codes[best_column, order[p]] < best_cut:
+                order[m] = order[p]
+                m += 1
+            else:
+                scratch[rest] = order[p]
+                rest += 1
+        order[m:b] = scratch[:rest]
+        column[node], cut[node], middle[node] = -1 - best_column, best_cut, m
+        stack.append((m, b, node, True))
+        stack.append((a, m, node, False))
+    size = node + 1
+    return column[:size].copy(), cut[:size].copy(), right[:size].copy(), middle[:size].copy()
+
+
+@compiled()
+def _fill_quantiles(  # type: ignore[no-untyped-def]
+    codes, column, cut, right, middle, first_node, first_row, order, min_leaf, per_leaf, skip, rank, value, weight,
+    levels, out,
+):  # fmt: skip
+    """Write the quantiles of each row into `out` (n, q); see `Forest.quantiles`."""
+    n_trees = len(first_node) - 1
+    found, share = np.empty(n_trees * per_leaf, dtype=np.int64), np.empty(n_trees * per_leaf)
+    for i in range(len(codes)):
+        size = 0
+        for t in range(n_trees):
+            if skip[t, i]:
+                continue
+            # 1. Descend.
+            root, a, b = first_node[t], 0, first_row[t + 1] - first_row[t]
+            node = 0 if root < first_node[t + 1] else -1
+            while node >= 0:
+                j, m = column[root + node], middle[root + node]
+                if codes[i, j if j >= 0 else -1 - j] < cut[root + node]:
+                    if m - a < min_leaf:
+                        break
+                    b, node = m, node + 1 if j >= 0 else -1
+                else:
+                    if b - m < min_leaf:
+                        break
+                    a, node = m, right[root + node]
+            if b <= a:
+                continue
+            # 2. Collect rows of the leaf, with weights that sum to 1; of many, every so many.
+            step = (b - a + per_leaf - 1) // per_leaf
+            first, total = size, 0.0
+            for p in range(a, b, step):
+                row = order[first_row[t] + p]
+                found[size], share[size] = rank[row], weight[row]
+                total += weight[row]
+                size += 1
+            for p in range(first, size):
+                share[p] /= total
+        if size == 0:
+            out[i] = np.nan
+            continue
+        _read_quantiles(found[:size], share[:size], value, levels, out[i])
+
+
+@compiled()
+def _read_quantiles(found, share, value, levels, out):  # type: ignore[no-untyped-def]
+    """Quantiles of the values of these ranks and weights: linear between the middles of their probability masses."""
+    # Sorting (rank, position) as one integer is faster than an argsort.
+    size = len(found)
+    keys = np.empty(size, dtype=np.int64)
+    for p in range(size):
+        keys[p] = found[p] * size + p
+    keys.sort()
+    total = share.sum()
+    k, below, last_middle, last_value = 0, 0.0, 0.0, 0.0
+    for p in range(size):
+        this, mass = value[keys[p] // size], share[keys[p] % size] / total
+        middle = below + mass / 2
+        while k < len(levels) and levels[k] <= middle:
+            part = 1.0 if p == 0 else (levels[k] - last_middle) / (middle - last_middle)
+            out[k] = this if p == 0 or this == last_value else last_value + part * (this - last_value)
+            k += 1
+        below += mass
+        last_middle, last_value = middle, this
+    while k < len(levels):
+        out[k] = last_value
+        k += 1

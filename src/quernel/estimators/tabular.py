@@ -1,0 +1,343 @@
+"""TabularQuantileRegressor: a kernel for what is smooth, trees for what is local, calibrated out of bag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from quernel._validation import check_positive, check_share
+from quernel.data import ArrayRows
+from quernel.data.sources import is_stream
+from quernel.estimators.inputs import blockwise, is_dask
+from quernel.estimators.levels import QuantileFunction
+from quernel.estimators.stacking import GRID
+from quernel.estimators.tabular_parts import PARTS, fit_parts
+from quernel.estimators.validation import (
+    check_groups,
+    check_lengths,
+    check_levels,
+    check_rows,
+    check_scored,
+    check_target,
+    check_training,
+    check_weight,
+    refuse_large,
+)
+from quernel.features.random import as_generator
+from quernel.losses import Pinball
+from quernel.metrics import crps
+from quernel.solvers.progress import stopping
+
+Array = NDArray[np.floating]
+Index = NDArray[np.integer]
+
+# Levels over which `crps` integrates.
+CRPS_LEVELS = np.arange(1, 100) / 100
+
+
+class TabularQuantileRegressor(RegressorMixin, BaseEstimator):
+    """Calibrated conditional quantiles of tables, at any level: a kernel and forests, weighted by held-out loss.
+
+    Smooth dependence is learned by a kernel, what is local by trees. Three parts are fitted:
+
+    - "kernel": m(x) + s(x) Q(tau). Location m and scale s are certified kernel ridge regressions with a bandwidth for
+      every column, Q(tau) the quantiles of the standardised residuals z = (y - m) / s.
+    - "residual_forest": m(x) + s(x) Q(tau | x), where a quantile forest with m and s as further columns is grown on z.
+    - "forest": a quantile forest grown on y.
+
+    All residuals are out of fold. Leaf sizes, the weights of the parts and a monotone correction of the levels are
+    chosen by rows that were out of fold or out of bag, so that intervals hold their coverage on new rows without any
+    being set aside. The quantile function is a weighted mean of quantile functions: levels never cross.
+
+    Parameters
+    ----------
+    quantiles : float or sequence of floats, default=0.5
+        Levels that `predict` returns unless it is given others, and that `score` judges; the fit does not depend on
+        them.
+    parts : sequence of names, default=("kernel", "residual_forest", "forest")
+        The parts to fit. Tables of fewer than 30 different rows have the forest only.
+    n_trees : int, default=100
+        Trees of each forest.
+    n_components : int or "auto", default="auto"
+        Landmarks of the kernel; "auto" is 1,000, or the number of rows if that is smaller.
+    calibrate : bool, default=True
+        Whether to correct the levels by out-of-bag rows.
+    max_seconds : float or None, default=None
+        Time limit. After it the search for bandwidths and ridges ends at the best found, and forests have the trees
+        grown so far, at least 10. The kernel fits themselves are not cut short.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of folds and trees; the same integer gives the same model, to the bit and whatever the order of the rows.
+
+    Attributes
+    ----------
+    parts_ : Parts
+        The fitted parts.
+    shares_ : dict from names of parts to their weights, which sum to 1
+        Parts without weight are left out, here and in `parts_`.
+    duality_gap_ : ndarray of shape (2,), or None without a kernel
+        Relative duality gaps of the kernel ridge regressions, of m and of log s.
+    stopped_by_ : "time limit", "interrupt" or None
+        What ended the fit early.
+    quantiles_ : ndarray of shape (q,)
+    encoder_ : TableEncoder
+        Of tables with columns other than numbers.
+    n_features_in_, feature_names_in_ : as in scikit-learn
+
+    Notes
+    -----
+    A row's weight counts in every sum. It is not quite equivalent to repeating the row, since copies may fall into
+    different folds and bags.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from quernel import TabularQuantileRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (500, 2))
+    >>> y = np.sin(X[:, 0]) + (0.1 + 0.05 * X[:, 1]) * rng.standard_normal(500)
+    >>> model = TabularQuantileRegressor(random_state=0).fit(X, y)
+    >>> model.predict(X[:4], quantiles=[0.25, 0.75]).shape
+    (4, 2)
+    >>> model.predict_interval(X[:4], coverage=0.8).shape
+    (4, 2)
+    """
+
+    def __init__(
+        self,
+        quantiles: float | ArrayLike = 0.5,
+        *,
+        parts: Sequence[str] = PARTS,
+        n_trees: int = 100,
+        n_components: int | str = "auto",
+        calibrate: bool = True,
+        max_seconds: float | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.quantiles = quantiles
+        self.parts = parts
+        self.n_trees = n_trees
+        self.n_components = n_components
+        self.calibrate = calibrate
+        self.max_seconds = max_seconds
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
+        """Fit the parts, their weights and the calibration.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n, d)
+            Text, dates and missing values are encoded by `TableEncoder`.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,) or None
+            Weights of the rows; rows of weight 0 are left out.
+        groups : array-like of shape (n,) or None
+            Labels of repeated units, such as patients, shops or machines. Rows of a unit stay together in folds, bags
+            and calibration, so that coverage holds for *new* units. Without it rows of a unit vouch for one another,
+            and intervals for new units are too narrow.
+
+        Returns
+        -------
+        self : the fitted estimator
+        """
+        levels, single = check_levels(self.quantiles)
+        self._check_parameters()
+        header = copy(self)  # what validation writes on it is kept only if the fit succeeds
+        header.__dict__ = {name: value for name, value in vars(self).items() if not name.endswith("_")}
+        rows, labels = _read_rows(header, X, y, sample_weight, groups)
+        with stopping(self.max_seconds, interruptible=True) as stop:
+            parts = fit_parts(
+                rows,
+                labels,
+                tuple(self.parts),
+                n_trees=int(self.n_trees),
+                n_components=None if isinstance(self.n_components, str) else int(self.n_components),
+                calibrate=bool(self.calibrate),
+                rng=as_generator(self.random_state),
+            )
+            reason = stop.reason
+        smooth = parts.location_scale
+        self.__dict__ = vars(header) | {
+            "parts_": parts,
+            "shares_": dict(parts.shares),
+            "duality_gap_": None if smooth is None else smooth.duality_gap,
+            "stopped_by_": reason,
+            "quantiles_": levels,
+            "_single": single,
+            "_fill": rows.share() @ rows.X,
+        }
+        return self
+
+    @blockwise
+    def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
+        """Predict conditional quantiles.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Or an object of `quernel.data`, which is read block by block, or a Dask collection.
+        quantiles : float, sequence of floats or None
+            Any levels strictly between 0 and 1; None predicts those of the constructor. Levels below 0.0005 or above
+            0.9995 are predicted as these.
+
+        Returns
+        -------
+        ndarray of shape (n,) for one level given as a float, (n, q) for a sequence
+        """
+        check_is_fitted(self)
+        wanted, single = (self.quantiles_, self._single) if quantiles is None else check_levels(quantiles)
+        curves = self._curves(check_rows(self, X), wanted)
+        return curves[:, 0] if single else curves
+
+    @blockwise
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+        """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2, shape (n, 2).
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), or as in `predict`
+        coverage : float, default=0.9
+            Strictly between 0 and 1.
+        """
+        check_is_fitted(self)
+        check_share("coverage", coverage)
+        return self._curves(check_rows(self, X), np.array([(1 - coverage) / 2, (1 + coverage) / 2]))
+
+    @blockwise
+    def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
+        """Conditional distribution function P(Y <= y | x), shape (n,).
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), or as in `predict`
+        y : float or array-like of shape (n,)
+            Where to evaluate it: one value for all rows, or one per row.
+
+        Notes
+        -----
+        It is interpolated between the quantiles at 0.01, ..., 0.99 and a few levels further out, and is 0 below the
+        lowest of them and 1 from the highest one on.
+        """
+        check_is_fitted(self)
+        X = check_rows(self, X)
+        target = check_target(np.full(len(X), y) if np.ndim(y) == 0 else y)
+        check_lengths(X, target)
+        return self._distribution(X).cdf(target)
+
+    def sample(self, X: Any, n: int = 1, rng: Any = None) -> Array:
+        """Draw n samples from each row's conditional distribution, shape (n_rows, n); see `predict_cdf`."""
+        check_is_fitted(self)
+        check_positive("n", n, integer=True)
+        return self._distribution(check_rows(self, X)).sample(n, as_generator(rng))
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Mean D^2 over the levels `quantiles_`: 1 - (pinball loss of the model) / (pinball loss of the best constant).
+
+        1 is a perfect fit, 0 no better than the unconditional quantiles; compare `sklearn.metrics.d2_pinball_score`.
+        """
+        check_is_fitted(self)
+        X, y, weight = check_scored(self, X, y, sample_weight)
+        return Pinball(self.quantiles_).d2_score(y, self._curves(X, self.quantiles_), weight)
+
+    def crps(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Continuous ranked probability score, in units of y; lower is better (`quernel.metrics.crps`, 99 levels)."""
+        check_is_fitted(self)
+        X, y, weight = check_scored(self, X, y, sample_weight)
+        return crps(y, self._curves(X, CRPS_LEVELS), CRPS_LEVELS, sample_weight=weight)
+
+    def __str__(self) -> str:
+        if not hasattr(self, "parts_"):
+            return repr(self)
+        lines = [repr(self)]
+        forests = {"residual_forest": self.parts_.residual_forest, "forest": self.parts_.forest}
+        for name, share in self.shares_.items():
+            forest = forests.get(name)
+            detail = f"{forest.n_trees} trees, leaves of {forest.min_leaf} rows or more" if forest else ""
+            lines.append(f"{share:>5.0%}  {name:<16} {detail}".rstrip())
+        smooth = self.parts_.location_scale
+        if smooth is not None:
+            kernel = smooth.feature_map.kernel
+            lines.append(
+                f"kernel: {getattr(kernel, 'full_name', kernel)}, {len(smooth.coef):,} landmarks; relative duality gap "
+                f"{smooth.duality_gap[0]:.1e} (location), {smooth.duality_gap[1]:.1e} (log scale)"
+            )
+        if self.stopped_by_ is not None:
+            lines.append(f"ended early: {self.stopped_by_}")
+        return "\n".join(lines)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+    def _check_parameters(self) -> None:
+        """Raise ValueError if an argument of the constructor is not valid."""
+        given = self.parts
+        if isinstance(given, str) or not isinstance(given, Sequence) or not given or set(given) - set(PARTS):
+            raise ValueError(f"parts must be one or more of {', '.join(map(repr, PARTS))}, in a list; got {given!r}.")
+        check_positive("n_trees", self.n_trees, integer=True)
+        if not (isinstance(self.n_components, str) and self.n_components == "auto"):
+            check_positive("n_components", self.n_components, integer=True, instead=' or "auto"')
+        if not isinstance(self.calibrate, bool | np.bool_):
+            raise ValueError(f"calibrate must be True or False; got {self.calibrate!r}.")
+        if self.max_seconds is not None:
+            check_positive("max_seconds", self.max_seconds, instead=", or None")
+
+    def _curves(self, X: Array, levels: Array) -> Array:
+        """Quantiles at these levels in their order, (n, q)."""
+        order, curves = np.argsort(levels), np.empty((len(X), len(levels)))
+        curves[:, order] = self.parts_.predict(X, levels[order])
+        return curves
+
+    def _distribution(self, X: Array) -> QuantileFunction:
+        """Conditional quantile functions of the rows, tabulated at `GRID`."""
+        return QuantileFunction(GRID, self.parts_.predict(X, GRID))
+
+
+def _read_rows(
+    header: TabularQuantileRegressor, X: Any, y: Any, sample_weight: Any, groups: Any
+) -> tuple[ArrayRows, Index | None]:
+    """Validated rows of positive weight, sorted by their values, and the number of each row's group (n,) or None.
+
+    Sorting makes the fit independent of the order in which rows are given.
+    """
+    if is_dask(X) or is_stream(X) or isinstance(X, ArrayRows):
+        raise ValueError(
+            f"TabularQuantileRegressor needs its rows in memory, as an array or a data frame; got {type(X).__name__}. "
+            "Give a sample of the rows, or use KernelQuantileRegressor, which streams them."
+        )
+    rows, target, weight = check_training(header, X, y, sample_weight)
+    refuse_large(np.array([rows.min(axis=0), rows.max(axis=0)]), getattr(header, "feature_names_in_", None))
+    keys = [*rows.T, target]
+    labels = None
+    if groups is not None:
+        labels = _number_groups(groups, np.shape(y)[0])
+        if sample_weight is not None:
+            labels = labels[check_weight(sample_weight, len(labels)) > 0]
+        keys.append(labels)
+    if weight is not None:
+        keys.append(weight)
+    order = np.lexsort(keys[::-1])
+    if labels is not None:  # by first appearance, so that only the grouping counts
+        labels = labels[order]
+        first = np.unique(labels, return_index=True, return_inverse=True)
+        labels = np.argsort(np.argsort(first[1]))[first[2]]
+    return ArrayRows(rows[order], target[order], None if weight is None else weight[order]), labels
+
+
+def _number_groups(groups: Any, n_rows: int) -> Index:
+    """Number of each row's group (n,)."""
+    given = np.asarray(groups)
+    if given.shape != (n_rows,):
+        raise ValueError(f"groups must have one label for each of {n_rows} rows; got shape {given.shape}.")
+    check_groups(given)
+    numbers = np.unique(given, return_inverse=True)[1].ravel()
+    if numbers.max() == 0:
+        raise ValueError("groups has one label only, so no row can be judged by others. Leave groups out.")
+    return numbers

@@ -1,0 +1,347 @@
+"""TabularQuantileRegressor: laws, coverage by simulation with negative controls, parts, groups, files."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import quernel
+from quernel import TabularQuantileRegressor
+from quernel.data import ArrayRows
+from quernel.estimators import forest_weights
+from quernel.estimators.forest_weights import SortedValues, grow_forest
+from quernel.estimators.location_scale import FoldRidge, fit_location_scale
+from quernel.estimators.stacking import Calibration
+from quernel.metrics import pinball_loss
+from quernel.tuning.data_summary import DataSummary
+
+LEVELS = np.array([0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99])
+
+
+def simulate(n, seed, d=3):
+    """Rows with a smooth, a local and a heteroscedastic part."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 1, (n, d))
+    location = np.sin(6 * X[:, 0]) + 2.0 * (X[:, 1] > 0.6)
+    return X, location + (0.1 + 0.5 * X[:, 2]) * rng.standard_normal(n)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = simulate(600, 0)
+    return TabularQuantileRegressor([0.05, 0.5, 0.95], random_state=0).fit(X, y), X, y
+
+
+# Random bags and folds: copies of a row may be in different ones, as in scikit-learn's own forests.
+NOT_EQUIVALENT = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "copies of a row may be in different bags"
+    for kind in ("dense", "sparse")
+}
+
+
+@parametrize_with_checks([TabularQuantileRegressor()], expected_failed_checks=lambda _: NOT_EQUIVALENT)
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def test_levels_never_cross_and_any_level_is_predicted(fitted):
+    model, X, _ = fitted
+    rows = np.vstack([X[:100], X[:100] * 3 - 1])  # far outside of the training rows, too
+    curves = model.predict(rows, np.sort(np.random.default_rng(1).uniform(0, 1, 200)))
+    assert np.all(np.diff(curves, axis=1) >= 0)
+    assert model.predict(rows, 0.3).shape == (200,)
+    assert np.array_equal(model.predict(rows, [0.9, 0.1]), model.predict(rows, [0.1, 0.9])[:, ::-1])
+    assert model.predict(rows).shape == (200, 3)
+    assert np.array_equal(model.predict_interval(rows, 0.8), model.predict(rows, [0.1, 0.9]))
+
+
+def test_distribution_function_inverts_the_quantiles(fitted):
+    model, X, _ = fitted
+    for level in (0.05, 0.5, 0.95):
+        assert model.predict_cdf(X[:50], model.predict(X[:50], level)) == pytest.approx(np.full(50, level), abs=1e-9)
+    draws = model.sample(X[:5], 4000, rng=0)
+    assert np.quantile(draws, 0.25, axis=1) == pytest.approx(model.predict(X[:5], 0.25), abs=0.1)
+
+
+def test_score_and_crps_are_those_of_new_rows(fitted):
+    model, _, _ = fitted
+    X, y = simulate(2000, 1)
+    curves, levels = model.predict(X), model.quantiles_
+    constant = np.tile(np.quantile(y, levels), (len(y), 1))
+    ratio = pinball_loss(y, curves, levels) / pinball_loss(y, constant, levels)
+    assert model.score(X, y) == pytest.approx(1 - ratio.mean(), abs=1e-3)
+    draws = model.sample(X, 200, rng=0)
+    energy = np.abs(draws - y[:, None]).mean() - np.abs(draws[:, ::2] - draws[:, 1::2]).mean() / 2
+    assert model.crps(X, y) == pytest.approx(energy, rel=0.02)
+
+
+def test_the_same_seed_gives_the_same_model_whatever_the_order_of_rows():
+    X, y = simulate(300, 2)
+    order = np.random.default_rng(0).permutation(300)
+    weight = np.random.default_rng(1).uniform(1, 2, 300)
+    first = TabularQuantileRegressor(random_state=3).fit(X, y, weight).predict(X, LEVELS)
+    again = TabularQuantileRegressor(random_state=3).fit(X[order], y[order], weight[order]).predict(X, LEVELS)
+    other = TabularQuantileRegressor(random_state=4).fit(X, y, weight).predict(X, LEVELS)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_predictions_follow_the_unit_and_origin_of_y_and_the_units_of_columns():
+    X, y = simulate(300, 3)
+    y = np.round(y * 1024) / 1024  # so that 4 y + 8 has no rounding error of its own
+    one = TabularQuantileRegressor(random_state=0).fit(X, y).predict(X, LEVELS)
+    scaled = TabularQuantileRegressor(random_state=0).fit(X, 4 * y + 8).predict(X, LEVELS)
+    columns = TabularQuantileRegressor(random_state=0).fit(X * [4, 16, 0.5], y).predict(X * [4, 16, 0.5], LEVELS)
+    assert scaled == pytest.approx(4 * one + 8, abs=1e-6)
+    assert columns == pytest.approx(one, abs=1e-6)
+
+
+def test_weights_count_by_their_ratios_and_rows_of_weight_zero_not_at_all():
+    X, y = simulate(300, 4)
+    weight = np.random.default_rng(0).integers(1, 4, 300).astype(float)
+    first = TabularQuantileRegressor(random_state=0).fit(X, y, weight).predict(X, LEVELS)
+    more = np.vstack([X, X[:50]]), np.append(y, y[:50] + 100), np.append(2 * weight, np.zeros(50))
+    assert TabularQuantileRegressor(random_state=0).fit(*more).predict(X, LEVELS) == pytest.approx(first, abs=1e-9)
+    # Rows of y + 5 that have nearly all of the weight pull the median up.
+    both = np.vstack([X, X]), np.append(y, y + 5), np.repeat([1.0, 50.0], 300)
+    assert np.median(TabularQuantileRegressor(random_state=0).fit(*both).predict(X, 0.5) - y) > 4
+
+
+@pytest.mark.parametrize(("n", "d"), [(100, 1), (300, 5), (500, 20)])
+def test_intervals_hold_on_new_rows_and_in_sample_residuals_do_not(n, d):
+    """Coverage of 80 % intervals, pooled over simulations; the control takes residuals of the training rows."""
+    rng, inside, control = np.random.default_rng(0), [], []
+    for seed in range(4 if n < 300 else 2):
+        X = rng.standard_normal((n + 1500, d))
+        y = X[:, 0] + np.sin(2 * X[:, -1]) + (1 + 0.5 * np.abs(X[:, 0])) * rng.standard_normal(n + 1500)
+        model = TabularQuantileRegressor(random_state=seed).fit(X[:n], y[:n])
+        low, high = model.predict_interval(X[n:], 0.8).T
+        inside.append((low <= y[n:]) & (y[n:] <= high))
+        deep = grow_forest(X[:n], y[:n, None], np.ones(n), 50, np.random.default_rng(seed))
+        middle = deep.quantiles(X, SortedValues.from_values(y[:n], np.ones(n)), np.array([0.5]))[:, 0]
+        reach = np.quantile(np.abs(y[:n] - middle[:n]), 0.8)
+        control.append(np.abs(y[n:] - middle[n:]) <= reach)
+    assert np.mean(inside) == pytest.approx(0.8, abs=0.045)
+    assert np.mean(control) < 0.72
+
+
+def grouped(n_groups, size, seed):
+    """Rows of units whose level differs from unit to unit, beyond what the columns tell."""
+    rng = np.random.default_rng(seed)
+    unit = np.repeat(np.arange(n_groups), size)
+    level, place = 2 * rng.standard_normal(n_groups), rng.uniform(0, 1, (n_groups, 2))
+    X = np.column_stack([place[unit], rng.uniform(0, 1, len(unit))])
+    return X, level[unit] + X[:, 2] + 0.3 * rng.standard_normal(len(unit)), unit
+
+
+def test_groups_keep_coverage_for_new_units_which_random_folds_lose():
+    X, y, unit = grouped(60, 8, 0)
+    new, target, _ = grouped(500, 2, 1)
+
+    def held(groups):
+        model = TabularQuantileRegressor(random_state=0).fit(X, y, groups=groups)
+        low, high = model.predict_interval(new, 0.8).T
+        return np.mean((low <= target) & (target <= high))
+
+    assert held(unit) == pytest.approx(0.8, abs=0.08)
+    assert held(None) < 0.5  # the negative control
+
+
+def test_only_the_grouping_counts_not_its_labels():
+    X, y, unit = grouped(40, 5, 0)
+    names = np.array([f"unit {(7 * u) % 40}" for u in unit])
+    first = TabularQuantileRegressor(random_state=0).fit(X, y, groups=unit).predict(X)
+    assert np.array_equal(first, TabularQuantileRegressor(random_state=0).fit(X, y, groups=names).predict(X))
+
+
+def test_each_part_can_be_left_out_and_weights_follow_the_data():
+    X, y = simulate(400, 5)
+    for parts in (["kernel"], ["forest"], ["residual_forest"], ["kernel", "forest"]):
+        model = TabularQuantileRegressor(parts=parts, calibrate=False, random_state=0).fit(X, y)
+        assert set(model.shares_) <= set(parts)
+        assert sum(model.shares_.values()) == pytest.approx(1)
+        assert model.parts_.calibration(LEVELS) == pytest.approx(LEVELS)
+    rng = np.random.default_rng(0)
+    smooth = np.sin(8 * X[:, 0]) * np.cos(5 * X[:, 1]) + 0.01 * rng.standard_normal(400)
+    assert TabularQuantileRegressor(random_state=0).fit(X, smooth).shares_.get("forest", 0) <= 0.2
+    rough = rng.standard_normal(2**5)[(np.floor(2 * X) @ [1, 2, 4] + 8 * np.floor(4 * X[:, 0])).astype(int)]
+    assert TabularQuantileRegressor(random_state=0).fit(X, rough).shares_.get("kernel", 0) <= 0.2
+
+
+def test_print_tells_shares_and_certificate(fitted):
+    model, _, _ = fitted
+    text = str(model)
+    assert "duality gap" in text
+    assert all(f"{share:.0%}" in text for share in model.shares_.values())
+    assert np.all(model.duality_gap_ <= 1e-6)
+    assert str(TabularQuantileRegressor()) == "TabularQuantileRegressor()"
+
+
+def test_forests_predict_values_of_targets_that_have_few():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (500, 2))
+    y = (X[:, 0] > 0.5).astype(float) + (rng.uniform(size=500) < 0.1)
+    curves = TabularQuantileRegressor(parts=["forest"], random_state=0).fit(X, y).predict(X, [0.2, 0.5])
+    assert np.mean(np.isin(np.round(curves, 6), [0, 1, 2])) > 0.9
+
+
+def test_a_time_limit_ends_the_fit_early_and_is_reported():
+    X, y = simulate(3000, 6)
+    model = TabularQuantileRegressor(max_seconds=1e-3, n_trees=500, random_state=0).fit(X, y)
+    assert model.stopped_by_ == "time limit"
+    assert "time limit" in str(model)
+    forests = [one for one in (model.parts_.forest, model.parts_.residual_forest) if one is not None]
+    assert all(one.n_trees <= forest_weights.OPTIONS.min_trees for one in forests)
+    assert model.score(X, y) > 0.3
+
+
+def test_saved_models_predict_the_same_and_forged_trees_are_refused(fitted, tmp_path):
+    model, X, _ = fitted
+    quernel.save(model, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    assert np.array_equal(loaded.predict(X, LEVELS), model.predict(X, LEVELS))
+    assert str(loaded) == str(model)
+    forest = grow_forest(X, X[:, :1], np.ones(len(X)), 2, np.random.default_rng(0))
+    for name, value in (("right", 10**6), ("column", 99), ("middle", 10**6), ("order", -1)):
+        forged = getattr(forest, name).copy()
+        forged[0] = value
+        with pytest.raises(ValueError, match="forest"):
+            replace(forest, **{name: forged})
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"parts": ["trees"]}, "parts must be"),
+        ({"parts": []}, "parts must be"),
+        ({"parts": "kernel"}, "parts must be"),
+        ({"n_trees": 0}, "n_trees"),
+        ({"n_components": "many"}, "n_components"),
+        ({"calibrate": 1}, "calibrate"),
+        ({"max_seconds": -1}, "max_seconds"),
+        ({"quantiles": [0.1, 1.2]}, "strictly between 0 and 1"),
+    ],
+)
+def test_bad_parameters_are_refused_before_any_work(params, message):
+    with pytest.raises(ValueError, match=message):
+        TabularQuantileRegressor(**params).fit(*simulate(50, 0))
+
+
+def test_bad_groups_and_inputs_are_refused():
+    X, y = simulate(50, 0)
+    with pytest.raises(ValueError, match="one label for each of 50 rows"):
+        TabularQuantileRegressor().fit(X, y, groups=[1, 2])
+    with pytest.raises(ValueError, match="one label only"):
+        TabularQuantileRegressor().fit(X, y, groups=np.zeros(50))
+    with pytest.raises(ValueError, match="in memory"):
+        TabularQuantileRegressor().fit(ArrayRows(X, y), None)
+    model = TabularQuantileRegressor(random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match="coverage"):
+        model.predict_interval(X, 1.0)
+
+
+def test_a_failed_fit_leaves_the_model_as_it_was(fitted):
+    model, X, y = fitted
+    same = clone(model)
+    same.__dict__.update(vars(model))
+    with pytest.raises(ValueError, match="NaN"):
+        same.fit(X, np.where(y > 0, y, np.nan))
+    assert np.array_equal(same.predict(X), model.predict(X))
+
+
+def test_constant_and_tiny_tables():
+    X = np.random.default_rng(0).uniform(size=(40, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.all(TabularQuantileRegressor(random_state=0).fit(X, np.full(40, 7.0)).predict(X) == pytest.approx(7))
+        few = TabularQuantileRegressor(random_state=0, parts=["kernel"]).fit(X[:5], X[:5, 0])
+    assert set(few.shares_) == {"forest"}
+    exact = TabularQuantileRegressor(random_state=0).fit(X, X[:, 0])
+    assert exact.predict(X, 0.5) == pytest.approx(X[:, 0], abs=0.05)
+
+
+def test_out_of_fold_values_are_those_of_refits():
+    rng = np.random.default_rng(0)
+    Phi, y, weight = rng.standard_normal((60, 4)), rng.standard_normal(60), rng.uniform(1, 2, 60)
+    folds = rng.integers(0, 3, 60)
+    ridge, predicted = FoldRidge(Phi, weight / weight.sum(), folds).select(y)
+    P, w = np.column_stack([Phi, np.full(60, 10.0)]), weight / weight.mean()
+    for k in range(3):
+        train = folds != k
+        gram = P[train].T @ (w[train, None] * P[train]) + ridge * np.eye(5)
+        coef = np.linalg.solve(gram, P[train].T @ (w[train] * y[train]))
+        assert predicted[~train] == pytest.approx(P[~train] @ coef, abs=1e-8)
+
+
+def test_groups_are_never_split_between_folds_or_bags():
+    X, y, unit = grouped(30, 4, 0)
+    forest = grow_forest(X, y[:, None], np.ones(len(y)), 20, np.random.default_rng(0), unit)
+    seen = forest.bags(len(y)).reshape(20, 30, 4)
+    assert np.all(seen.all(axis=2) == seen.any(axis=2))
+    assert 0 < seen.mean() < 1
+
+
+def test_forest_weights_are_those_of_the_leaves():
+    """Quantiles against a direct evaluation: descend by hand, pool the leaves, weight each tree equally."""
+    X, y = simulate(200, 7)
+    forest = grow_forest(X, y[:, None], np.ones(200), 7, np.random.default_rng(0)).with_leaves(5)
+    codes = forest.codes.encode(X)
+    for i in (0, 50, 199):
+        pooled = np.zeros(200)
+        for t in range(7):
+            a, b = 0, forest.first_row[t + 1] - forest.first_row[t]
+            root, node = forest.first_node[t], 0
+            while node >= 0:
+                j, middle = forest.column[root + node], forest.middle[root + node]
+                if codes[i, j if j >= 0 else -1 - j] < forest.cut[root + node]:
+                    if middle - a < 5:
+                        break
+                    b, node = middle, node + 1 if j >= 0 else -1
+                else:
+                    if b - middle < 5:
+                        break
+                    a, node = middle, forest.right[root + node]
+            rows = forest.order[forest.first_row[t] + a : forest.first_row[t] + b]
+            taken = rows[:: -(-len(rows) // forest_weights.OPTIONS.per_leaf)]
+            pooled[taken] += 1 / len(taken) / 7
+        order = np.argsort(y)
+        share = pooled[order][pooled[order] > 0]
+        expected = np.interp(LEVELS, np.cumsum(share) - share / 2, y[order][pooled[order] > 0])
+        found = forest.quantiles(X[[i]], SortedValues.from_values(y, np.ones(200)), LEVELS)[0]
+        assert found == pytest.approx(expected, abs=0.25)
+        assert found[3] == pytest.approx(expected[3], abs=0.1)
+
+
+def test_calibration_is_monotone_and_corrects_levels_that_are_off():
+    pit = np.clip(0.5 + 2 * (np.random.default_rng(0).uniform(size=3000) - 0.5), 0, 1)  # too narrow by half
+    calibration = Calibration.from_pit(pit, np.ones(3000))
+    levels = np.linspace(0.001, 0.999, 300)
+    assert np.all(np.diff(calibration(levels)) >= 0)
+    assert np.mean(pit <= calibration(np.array([0.75]))[0]) == pytest.approx(0.75, abs=0.02)
+    assert np.mean(pit <= 0.75) < 0.7  # without it
+
+
+def test_location_and_scale_are_out_of_fold():
+    """On pure noise, out-of-fold locations do not follow their own rows."""
+    rng = np.random.default_rng(0)
+    rows = ArrayRows(rng.uniform(size=(150, 4)), rng.standard_normal(150))
+    model, m, _ = fit_location_scale(DataSummary(rows), None, None, rng)
+    assert np.corrcoef(m, rows.y)[0, 1] < 0.2
+    assert np.mean((rows.y - m) ** 2) > 0.9 * np.var(rows.y)
+    assert np.all(model.duality_gap <= 1e-6)
+
+
+def test_frames_with_text_dates_and_gaps_are_encoded(tmp_path):
+    rng = np.random.default_rng(0)
+    day = np.datetime64("2026-01-01") + rng.integers(0, 365, 300)
+    frame = pd.DataFrame({"shop": rng.choice(["a", "b", "c"], 300), "day": day, "size": rng.uniform(0, 1, 300)})
+    y = 3.0 * (frame["shop"] == "b") + frame["size"] + 0.1 * rng.standard_normal(300)
+    frame.loc[::7, "size"] = np.nan
+    model = TabularQuantileRegressor(random_state=0).fit(frame, y)
+    assert model.score(frame, y) > 0.7
+    quernel.save(model, tmp_path / "m.quernel")
+    assert np.array_equal(quernel.load(tmp_path / "m.quernel").predict(frame), model.predict(frame))
