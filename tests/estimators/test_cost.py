@@ -9,6 +9,7 @@ import pytest
 
 import quernel.data.design_matrix
 import quernel.tuning.cost
+import quernel.tuning.data_summary
 from quernel import KernelQuantileRegressor, estimate_cost
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
@@ -179,3 +180,15 @@ def test_a_weighted_table_counts_the_rows_that_are_left(table, free_memory):
 def test_docstring_example():
     failed, tried = doctest.testmod(quernel.tuning.cost)
     assert (failed, tried) == (0, 4)
+
+
+def test_a_linear_fit_makes_no_pass_over_X_for_what_missing_values_are_replaced_by(monkeypatch):
+    """By means of some rows; a tenth of the time of large fits, and more, were spent on those of all rows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(3.0, 1.0, (25_000, 2))
+    y = X[:, 0] + rng.standard_normal(len(X))
+    weight = rng.uniform(1, 2, len(X))
+    monkeypatch.delattr(quernel.tuning.data_summary.DataSummary, "mean")
+    model = KernelQuantileRegressor(0.5, kernel="linear", alpha=1e-4).fit(X, y, weight)
+    given = np.array([[np.nan, 3.0], [3.0, 3.0]])
+    np.testing.assert_allclose(*model.predict(given), atol=0.1)

@@ -216,7 +216,9 @@ class KernelEstimator(BaseEstimator):
         everywhere = np.tile([[-np.inf], [np.inf]], summary.n_columns)
         encoder = data.encoder
         if encoder is None:
-            columns = {"n_features_in_": summary.n_columns, "_fill": summary.mean}
+            # What stands for missing values in `predict`; the linear kernel needs no mean otherwise.
+            fill = summary.approximate_mean() if isinstance(plan.kernel, Linear) else summary.mean
+            columns = {"n_features_in_": summary.n_columns, "_fill": fill}
         else:
             columns = {"n_features_in_": encoder.n_features_in_, "encoder_": encoder}
         fitted = {
