@@ -26,6 +26,7 @@ import quernel.plots
 from quernel import theory
 from quernel.conformal.table_model import TableModel
 from quernel.losses import LOSSES as LOSS_REGISTRY
+from quernel.tables.column_stats import OPTIONS
 from quernel.tables.training_data import ReadOptions, prepare
 from support.command_line import run
 from support.tables import sales
@@ -37,6 +38,7 @@ COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text()
 COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
+TABLES = (ROOT / "docs" / "tables.md").read_text()
 PLOTS = (ROOT / "docs" / "plots.md").read_text()
 SCALE = (ROOT / "docs" / "scale.md").read_text()
 
@@ -105,6 +107,27 @@ def test_the_examples_of_the_losses_print_what_the_page_shows(capsys):
     assert shown != LOSSES
     with pytest.raises(AssertionError):
         printed_as_shown(shown, capsys)
+
+
+def test_the_examples_of_tables_print_what_the_page_shows(capsys):
+    assert printed_as_shown(TABLES, capsys) > 60
+
+
+def test_the_page_of_tables_shows_the_measured_losses():
+    found = json.loads((ROOT / "benchmarks" / "encoder.json").read_text())
+    assert found["ratio"] <= 1
+    assert f"| geometric mean | | | {found['ratio']:.3f} |" in TABLES
+    for name, losses in found["losses"].items():
+        assert re.search(rf"^\| {name} \| .* \| {losses['TableEncoder'] / losses['skrub']:.3f} \|$", TABLES, re.M)
+    assert found["one_row_ms"]["pandas"]["wall"] <= 3
+    assert found["one_row_ms"]["array"]["wall"] <= 0.5
+
+
+def test_the_page_of_tables_states_how_many_categories_have_columns():
+    few, rows, most = 30, OPTIONS.min_category_rows, OPTIONS.max_categories
+    assert OPTIONS.max_one_hot == few
+    assert f"of up to {few} different values | one-hot: a column for each with at least {rows} rows" in TABLES
+    assert f"one-hot for the {most} most frequent" in TABLES
 
 
 def printed_as_shown(page, capsys):
