@@ -221,15 +221,15 @@ def test_columns_of_levels_and_of_kept_columns_have_names_of_their_own(folder, t
 
 def test_a_page_that_cannot_be_written_leaves_the_model(folder, tmp_path):
     """As on a disk that is full after the model."""
-    more = "--target", "y", "--components", 5, "--quantiles", "0.1,0.9"
-    assert run("fit", "flat2.csv", "--model", tmp_path / "first", *more).returncode == 0
+    more = "--target", "price", "--components", 5, "--quantiles", "0.1,0.9"
+    assert run("fit", "sales.csv", "--model", tmp_path / "first", *more).returncode == 0
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "first").stat().st_size + 2000, hard))
     try:
-        ran = run("fit", "flat2.csv", "--model", tmp_path / "m", *more, "--report", tmp_path / "r.html")
+        ran = run("fit", "sales.csv", "--model", tmp_path / "m", *more, "--report", tmp_path / "r.html")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    command = f"quernel report {tmp_path / 'm'} flat2.csv --out {tmp_path / 'r.html'}"
+    command = f"quernel report {tmp_path / 'm'} sales.csv --out {tmp_path / 'r.html'}"
     refused(ran, f"The model was saved to {tmp_path / 'm'}", "File too large", command)
     assert not (tmp_path / "r.html").exists()
     assert run(*command.split()[1:]).returncode == 0
