@@ -87,6 +87,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     intercept_ : ndarray of shape (q,)
     duality_gap_, objective_ : ndarrays of shape (q,), or (1,) for the multinomial model, which is one problem
     alpha_, bandwidth_, n_components_, n_components_choice_, n_iter_, feature_map_ : as in `KernelQuantileRegressor`
+    encoder_ : TableEncoder
+        The encoding of X, if that had columns other than finite numbers.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -149,7 +151,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (docs/tables.md)
             Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
             Out-of-core labels must be numbers.
         y : array-like of shape (n,), labels of at least two classes

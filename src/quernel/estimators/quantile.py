@@ -183,6 +183,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     input_range_ : ndarray of shape (2, n_features_in_)
         Minimum and maximum of every column. `is_extrapolation` marks the rows that leave it; `predict` warns of rows
         that do so by more than a quarter of the range, since the model extrapolates there.
+    encoder_ : TableEncoder
+        The encoding of X, if that had columns other than finite numbers.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -251,7 +253,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (docs/tables.md)
             Or an object of `quernel.data` with its own target, such as ``ParquetRows("trips/*.parquet",
             target="delay")``; leave out y and sample_weight then. Or a Dask array or data frame.
         y : array-like of shape (n,)

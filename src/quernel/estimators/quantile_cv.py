@@ -172,7 +172,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (docs/tables.md)
             Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None

@@ -55,6 +55,8 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
     intercept_, duality_gap_, objective_ : ndarrays of shape (1,)
     alpha_, alpha_choice_, bandwidth_, n_components_, n_components_choice_, n_iter_, feature_map_ : as in
         `KernelQuantileRegressor`
+    encoder_ : TableEncoder
+        The encoding of X, if that had columns other than finite numbers.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -113,7 +115,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (docs/tables.md)
             Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None

@@ -258,7 +258,7 @@ def list_remarks(stats: ColumnStats) -> list[str]:
         return [f"is text that holds {what}, such as {example!r}, and is read as these"]
     if stats.kind == "mixed":
         return ["mixes text with numbers or other values, and is read as categories"]
-    hint = suggest_type(classify_text(stats.counts or {})) if stats.kind == "text" else None
+    hint = suggest_type(stats.counts or {}) if stats.kind == "text" else None
     if hint is not None:
         return [f"is read as categories, but {hint}"]
     if not OPTIONS.many_gaps <= stats.n_missing / stats.n_rows < 1 or stats.kind == "category":
@@ -381,7 +381,7 @@ class TextFormat(NamedTuple):
 
 # The first format that matches counts.
 FORMATS = {
-    "number": TextFormat(NUMBER.pattern, "numbers"),
+    "number": TextFormat(rf"(?![+-]?0\d){NUMBER.pattern}", "numbers"),  # 01234 is a label
     "percent": TextFormat(r"[+-]?\d+([.,]\d+)?\s?%", "percentages", "5 instead of 5%"),
     "thousands": TextFormat(
         r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?", "numbers with thousands separators", "1000 for 1,000"
@@ -394,31 +394,34 @@ FORMATS = {
 FIRST_CHARACTERS = frozenset("+-.0123456789")
 DATE_FORMATS = ("date", "day first", "slashes")
 PATTERNS = {name: re.compile(one.pattern) for name, one in FORMATS.items()}
-# Values without a format that are stored as examples, and those that are shown.
-MAX_EXAMPLES, MAX_SHOWN = 50, 3
+# Values without a format that are shown.
+MAX_SHOWN = 3
 
 
-@dataclass(frozen=True, eq=False)
-class TextFormats:
-    """Rows whose text has each format, an example of each, and counts of some other values."""
-
-    rows: Mapping[str, int]
-    examples: Mapping[str, str]
-    others: Mapping[str, int]
-    n_rows: int
-
-
-def classify_text(counts: Mapping[str, int]) -> TextFormats:
-    """Classify values, given with their counts, by format."""
-    rows, examples, others = Counter[str](), dict[str, str](), Counter[str]()
-    for text, count in counts.items():
-        found = _find_format(text)
-        if found is None:
-            others[text] = count
-        else:
-            rows[found] += count
-            examples.setdefault(found, text)
-    return TextFormats(rows, examples, dict(others.most_common(MAX_EXAMPLES)), sum(counts.values()))
+def suggest_type(counts: Mapping[str, int]) -> str | None:
+    """Return what most of the text looks like and how to have it read as that; None for ordinary categories."""
+    formats = {text: _find_format(text) for text in counts}
+    rows = Counter[str]()
+    for text, name in formats.items():
+        rows[name or ""] += counts[text]
+    numbers = {name: n for name, n in rows.items() if name and name not in DATE_FORMATS}
+    dates = {name: n for name, n in rows.items() if name in DATE_FORMATS}
+    found = max(numbers, dates, key=lambda each: sum(each.values()))
+    if 2 * sum(found.values()) <= sum(counts.values()):
+        return None
+    unread = [name for name in found if FORMATS[name].instead is not None]
+    # The format to be changed, if there is one: "999" is a number beside "1,000", too.
+    most = max(unread or found, key=lambda name: found[name])
+    hint = f"most of it looks like {FORMATS[most].name}, such as {_first(formats, most)!r}"
+    if unread:
+        return f"{hint}. Write {FORMATS[most].instead}"
+    others = [(text, counts[text]) for text, name in formats.items() if name is None]
+    others = sorted(others, key=lambda pair: (-pair[1], pair[0]))[:MAX_SHOWN]
+    if not others:
+        return f"{hint}. Save it as {FORMATS[most].name}"
+    which = ", ".join(f"{text!r} ({format_rows(count)})" for text, count in others)
+    entries = ",".join(_quote_entry(text) for text, _ in others)
+    return f"{hint}; not {which}. If that marks a missing value in a CSV file, add --missing {shlex.quote(entries)}"
 
 
 def _find_format(text: str) -> str | None:
@@ -427,35 +430,8 @@ def _find_format(text: str) -> str | None:
     return next((name for name, pattern in PATTERNS.items() if pattern.fullmatch(text)), None)
 
 
-def merge_formats(parts: Sequence[TextFormats]) -> TextFormats:
-    """Merge the counts of batches."""
-    rows, examples, others = Counter[str](), dict[str, str](), Counter[str]()
-    for part in parts:
-        rows.update(part.rows)
-        examples = {**part.examples, **examples}
-        others.update(part.others)
-    return TextFormats(rows, examples, dict(others.most_common(MAX_EXAMPLES)), sum(part.n_rows for part in parts))
-
-
-def suggest_type(formats: TextFormats) -> str | None:
-    """Return what most of the text looks like and how to have it read as that; None for ordinary categories."""
-    numbers = {name: n for name, n in formats.rows.items() if name not in DATE_FORMATS}
-    dates = {name: n for name, n in formats.rows.items() if name in DATE_FORMATS}
-    found = max(numbers, dates, key=lambda rows: sum(rows.values()))
-    if 2 * sum(found.values()) <= formats.n_rows:
-        return None
-    unread = [name for name in found if FORMATS[name].instead is not None]
-    # The format to be changed, if there is one: "999" is a number beside "1,000", too.
-    most = max(unread or found, key=lambda name: found[name])
-    hint = f"most of it looks like {FORMATS[most].name}, such as {formats.examples[most]!r}"
-    if unread:
-        return f"{hint}. Write {FORMATS[most].instead}"
-    others = sorted(formats.others.items(), key=lambda pair: (-pair[1], pair[0]))[:MAX_SHOWN]
-    if not others:
-        return f"{hint}. Save it as {FORMATS[most].name}"
-    which = ", ".join(f"{text!r} ({format_rows(count)})" for text, count in others)
-    entries = ",".join(_quote_entry(text) for text, _ in others)
-    return f"{hint}; not {which}. If that marks a missing value in a CSV file, add --missing {shlex.quote(entries)}"
+def _first(formats: Mapping[str, str | None], name: str) -> str:
+    return next(text for text, one in formats.items() if one == name)
 
 
 def _quote_entry(text: str) -> str:

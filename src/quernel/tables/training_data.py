@@ -141,9 +141,10 @@ def prepare(table: pa.Table, options: ReadOptions) -> TrainingData:
     if options.log_target:
         check_positive(options.target, int(np.sum(y <= 0)), float(y.min()))
     weight = None if options.weights is None else _read_weights(table[options.weights], options.weights)
-    encoder = TableEncoder(
-        categorical=options.categorical, keep=options.columns or (), missing=tuple(options.missing)
-    ).fit(table.select(inputs))
+    kept = [name for name in options.columns or () if name in inputs]
+    encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing)).fit(
+        table.select(inputs)
+    )
     X = encoder.transform(table)
     y = np.log(y) if options.log_target else y
     groups = None if options.groups is None else _encode_groups(table[options.groups], options.groups)
