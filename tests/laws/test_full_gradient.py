@@ -63,7 +63,7 @@ def test_its_certificate_is_that_of_the_slopes(data, loss, intercept):
         rng.standard_normal(q) * intercept,
         small.rows.new_state(),
     )
-    ours = certify_gradient(small, state, full_gradient(small, state, coef, constant), coef, null)
+    ours = certify_gradient(small, state, full_gradient(small, state, coef, constant), coef, constant, null)
     again = small.rows.new_state(anchor=state.collect("anchor"))
     small.set_coefficients(again, coef, constant)
     plain = certify(small, again, coef, constant, null)

@@ -21,7 +21,7 @@ from quernel.data.design_matrix import (
 )
 from quernel.data.parquet import ParquetRows
 from quernel.data.protocols import DesignMatrix, OutOfCoreDesign, RowStateLike
-from quernel.data.sources import ArrayRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows
+from quernel.data.sources import ArrayRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows, ShiftedRows
 from quernel.data.streaming import StreamedDesign
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "RowStateLike",
     "RowsError",
     "SelectedRows",
+    "ShiftedRows",
     "StreamedDesign",
     "available_memory",
     "blocks",

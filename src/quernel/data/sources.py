@@ -174,6 +174,20 @@ class SelectedRows:
         return self.source.place(self._blocks[k])
 
 
+class ShiftedRows:
+    """A row source with y - centre for y."""
+
+    def __init__(self, source: RowSource, centre: float) -> None:
+        self.source, self.centre, self.cache = source, centre, getattr(source, "cache", "auto")
+        self.n_rows, self.n_columns, self.names = source.n_rows, source.n_columns, source.names
+        self.spans, self.weighted, self.place = source.spans, source.weighted, source.place
+
+    def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
+        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
+        for piece in self.source.stream(blocks, X=X):
+            yield piece._replace(y=piece.y - self.centre)
+
+
 def is_stream(X: Any) -> bool:
     """Whether X is a `RowSource`, whose rows are streamed."""
     return hasattr(X, "stream") and hasattr(X, "spans")

@@ -127,9 +127,13 @@ class KernelEstimator(BaseEstimator):
         sample_weight: Any,
         read_target: Callable[[Any], NDArray[Any]] | None = None,
     ) -> FitData:
-        """Validate the training data; the solver finds missing values itself where it reads X as it is."""
+        """Validate the training data; the solver finds missing values itself where it reads X as it is.
+
+        Numbers that are to be predicted are centred, if an intercept can take up what is subtracted.
+        """
         reads_all = isinstance(kernel, Linear) and SOLVERS[self.solver].out_of_core
-        return read_fit_data(self, X, y, sample_weight, read_target, finite=not reads_all)
+        data = read_fit_data(self, X, y, sample_weight, read_target, finite=not reads_all)
+        return replace(data, centred=bool(self.fit_intercept) and read_target is None)
 
     def _restrictions(self, needed: str) -> Iterator[tuple[str, str]]:
         """Yield (setting, alternative) for each chosen option that cannot do what is needed.
@@ -195,7 +199,7 @@ class KernelEstimator(BaseEstimator):
                 listening(print_progress) if self.verbose else nullcontext(),
             ):
                 if plan.features == "exact":
-                    return solve_full_kernel(task, summary.source, plan.kernel).explain_stop(stop)
+                    return solve_full_kernel(task, summary, plan.kernel).explain_stop(stop)
                 feature_map = draw_features(self, plan, summary) if start.feature_map is None else start.feature_map
                 checkpoint = start.open_checkpoint(self, data, plan, feature_map)
                 kwargs = start.solver_kwargs(checkpoint)

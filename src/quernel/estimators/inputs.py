@@ -120,12 +120,14 @@ class FitData:
     names : names of the given columns, ndarray of str of shape (d,), or None
     encoder : TableEncoder of columns other than finite numbers, None if there are none
     notes : sentences for the user on columns of a data frame
+    centred : whether targets far from zero are centred: in the summary, and in all that is computed from it
     """
 
     rows: Any
     names: NDArray[Any] | None
     encoder: TableEncoder | None = None
     notes: tuple[str, ...] = ()
+    centred: bool = False
 
     @property
     def row_names(self) -> NDArray[Any] | None:
@@ -135,7 +137,8 @@ class FitData:
     @cached_property
     def summary(self) -> DataSummary:
         """Statistics of the rows, computed when they are first asked for."""
-        return summarize_rows(self.rows)
+        summary = summarize_rows(self.rows)
+        return summary.centred() if self.centred else summary
 
 
 def read_fit_data(

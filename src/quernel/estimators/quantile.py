@@ -285,14 +285,14 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     def _describe_levels(self, levels: Array, single: bool, data: FitData, solution: Solution) -> dict[str, Any]:
         """Fitted attributes that only quantiles have: levels, point masses of y, crossing rate of the raw levels."""
         summary, result = data.summary, solution.result
-        masses, near = summary.point_masses, NEAR * summary.target_scale
+        masses, near = summary.point_masses + summary.centre, NEAR * summary.target_scale
         rate = 0.0
         if len(levels) > 1:
             M = solution.feature_map.n_components_
             outputs = partial(evaluate_outputs, solution.feature_map, result.coef, result.intercept, M)
             evaluate = partial(_evaluate_snapped, outputs, masses, near)
             curves = summary.map_strided(-(-summary.n_rows // CROSSING_ROWS), evaluate)
-            tolerance = ROUNDING * summary.target_scale
+            tolerance = ROUNDING * summary.target_scale + 4 * float(np.finfo(float).eps) * abs(summary.centre)
             if self.noncrossing == "joint" and not self.fit_intercept:
                 tolerance = crossing_tolerance(summary.source.y, summary.source.share())
             rate = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)

@@ -233,7 +233,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         source = summary.source
         if not summary.in_memory:
             source, counts, groups = self._sample_for_search(summary, counts, groups, rng)
-        splits = read_splits(self.cv, source.X, source.y, counts, groups, rng)
+        splits = read_splits(self.cv, source.X, source.y + summary.centre, counts, groups, rng)
         if self.one_standard_error and len(splits) < 2:
             raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
         alphas = ALPHAS / summary.target_scale if self.alphas is None else np.array(self.alphas, dtype=float)

@@ -13,40 +13,45 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel._threads import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign, blocks, memory_budget
-from quernel.features import PivotedCholesky
+from quernel.features import PivotedCholesky, PrecomputedFeatures
 from quernel.features.landmarks import CHOLESKY
 from quernel.kernels import Kernel
 from quernel.losses import Loss
 from quernel.objective import Problem
+from quernel.objective.centring import Centring
 from quernel.objective.duality_gap import low_rank_bound, relative
 from quernel.solvers import Result, Solver, Status
 from quernel.solvers.progress import Stop, stopping
 from quernel.solvers.result import InitialPoint, after, recertify
-from quernel.tuning.data_summary import DataSummary
+from quernel.tuning.data_summary import FAR, DataSummary
 from quernel.tuning.plan import FeatureMap
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
-class FullKernelOptions:
-    """Constants of n_components="exact"."""
+class SolveOptions:
+    """Constants of n_components="exact", and of the coordinates in which problems are solved."""
 
     largest_tol: float = 1e-10  # of the first Cholesky factor: it assumes dual variables of size 1
     max_trials: int = 5  # factors at most; it is rarely refined twice
     # Problems up to this size (n_rows x n_features) are polished to machine precision: the error of the low-rank factor
     # exceeds rounding error, so that polishing a large problem gains nothing.
     polished_size: int = 100_000
+    # Rows from which the coordinates of features are chosen, and mean |phi|^2 (or its inverse) up to which they stay.
+    centring_rows: int = 1000
+    usual_scale: float = 1e6
 
 
-OPTIONS = FullKernelOptions()
+OPTIONS = SolveOptions()
+NO_CENTRING = Centring()
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +77,35 @@ class Task:
     max_iter: int
     max_memory: int | None
 
-    def solve(self, design: Any, **kwargs: Any) -> Result:
-        """Run the solver on a design matrix; stored features of streamed rows are released, even after an error."""
+    def problem(self, design: Any, centring: Centring) -> Problem:
+        """What is minimised, on a design matrix in these coordinates."""
+        alpha = self.alpha * centring.scale**2
+        return Problem(design, self.loss, alpha, fit_intercept=self.fit_intercept, centring=centring)
+
+    def solve(self, design: Any, *, centring: Centring = NO_CENTRING, **kwargs: Any) -> Result:
+        """Run the solver on a design matrix; stored features of streamed rows are released, even after an error.
+
+        The result is in the coordinates of the design, what is handed in and out on the way in the original ones.
+        """
+        if (initial := kwargs.get("initial")) is not None:
+            coef, intercept = centring.enter(initial.coef, initial.intercept)
+            kwargs["initial"] = replace(initial, coef=coef, intercept=intercept)
+        if (callback := kwargs.get("callback")) is not None:
+            kwargs["callback"] = lambda point: callback(_restore(point, centring))
+        if "points" in kwargs:
+            kwargs["points"] = centring.transform_features(kwargs["points"])
         with closing(design), single_threaded_blas(design.n_rows, design.n_features) as threads:
-            problem = Problem(design, self.loss, self.alpha, fit_intercept=self.fit_intercept)
             design.use_threads(threads)
-            return self.solver(problem, tol=self.tol, max_iter=self.max_iter, **kwargs)
+            return self.solver(self.problem(design, centring), tol=self.tol, max_iter=self.max_iter, **kwargs)
+
+
+Fit = TypeVar("Fit", Result, InitialPoint)
+
+
+def _restore(fit: Fit, centring: Centring) -> Fit:
+    """A fit in the original coordinates."""
+    coef, intercept = centring.restore(fit.coef, fit.intercept)
+    return replace(fit, coef=coef, intercept=intercept)
 
 
 class TimeBudget:
@@ -124,30 +152,79 @@ def solve_on_features(
 
     Predictions use float64 features, so the gap that is reported is always theirs.
     """
-    design = summary.build_design(feature_map, task.max_memory, np.float32 if float32 else float)
-    result = task.solve(design, **kwargs)
-    if not float32:
-        return Solution(feature_map, result)
-    if summary.in_memory:
+    centring = _choose_centring(task, summary, feature_map)
+    centred_map = CentredMap(feature_map, centring)
+    inner_map: Any = feature_map if centred_map.is_identity else centred_map
+    design = summary.build_design(inner_map, task.max_memory, np.float32 if float32 else float)
+    result = task.solve(design, centring=centring, **kwargs)
+    if float32 and summary.in_memory:
         del design
-        exact = InMemoryDesign(summary.source, feature_map, max_memory=0)
-        problem = Problem(exact, task.loss, task.alpha, fit_intercept=task.fit_intercept)
+        exact = InMemoryDesign(summary.source, inner_map, max_memory=0)
         with single_threaded_blas(exact.n_rows, exact.n_features) as exact.threads:
-            return Solution(feature_map, recertify(problem, result, task.tol))
-    if not design.rounded:
-        return Solution(feature_map, result)
-    # The dual variables of out-of-core rows were not kept: solve again from this solution with float64 features. One
-    # pass recovers the duals, and further steps follow only if the gap exceeds tol.
-    initial = InitialPoint.solution(result.coef, result.intercept, summary.n_rows, result.parameters, task.tol)
-    return Solution(feature_map, after(result, task.solve(design.as_float64(), **kwargs | {"initial": initial})))
+            result = recertify(task.problem(exact, centring), result, task.tol)
+    elif float32 and design.rounded:
+        # The dual variables of out-of-core rows were not kept: solve again from this solution with float64 features.
+        # One pass recovers the duals, and further steps follow only if the gap exceeds tol.
+        coef, intercept = centring.restore(result.coef, result.intercept)
+        initial = InitialPoint.solution(coef, intercept, summary.n_rows, result.parameters, task.tol)
+        again = task.solve(design.as_float64(), centring=centring, **kwargs | {"initial": initial})
+        result = after(result, again)
+    return Solution(feature_map, _restore(result, centring))
 
 
-def solve_full_kernel(task: Task, source: ArrayRows, kernel: Kernel) -> Solution:
+class CentredMap:
+    """Feature map followed by the change of coordinates of a `Centring`."""
+
+    def __init__(self, feature_map: Any, centring: Centring) -> None:
+        self.feature_map, self.centring, self.n_components_ = feature_map, centring, feature_map.n_components_
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether features stay as they are."""
+        return self.centring.mean is None and self.centring.scale == 1
+
+    def transform(self, X: Array, **kwargs: Any) -> Array:
+        """Centred and scaled features (m, M) of these rows."""
+        return self.centring.transform_features(self.feature_map.transform(X, **kwargs))
+
+    def prepare(self, n_rows: int) -> None:
+        """Prepare the inner feature map for so many rows, such as by loading compiled code where that pays."""
+        if hasattr(self.feature_map, "prepare"):
+            self.feature_map.prepare(n_rows)
+
+
+def _choose_centring(task: Task, summary: DataSummary, feature_map: Any) -> Centring:
+    """Coordinates in which features are neither huge nor tiny nor, if there is an intercept, far from zero.
+
+    From a sample of rows: any centre and scale will do. Only columns that are features themselves are centred; others
+    are random functions, and vary. Features for which it makes no difference are left as they are.
+    """
+    X = summary.sample.X
+    features = feature_map.transform(np.asarray(X[:: -(-len(X) // OPTIONS.centring_rows)], dtype=float))
+    mean = None
+    if task.fit_intercept and isinstance(feature_map, PrecomputedFeatures):
+        centre = features.mean(axis=0)
+        if np.any(np.abs(centre) > FAR * (features - centre).std(axis=0)):
+            mean, features = centre, features - centre
+    return Centring(summary.centre, mean, _power_of_two(features))
+
+
+def _power_of_two(features: Array) -> float:
+    """The factor by which to multiply features so that |phi| is about 1; 1 if it is not far from that."""
+    with np.errstate(over="ignore"):
+        square = float(np.mean(np.einsum("ij,ij->i", features, features)))
+    if not (0 < square < np.inf) or 1 / OPTIONS.usual_scale <= square <= OPTIONS.usual_scale:
+        return 1.0
+    return float(2.0 ** -round(np.log2(square) / 2))
+
+
+def solve_full_kernel(task: Task, summary: DataSummary, kernel: Kernel) -> Solution:
     """Factor the kernel matrix and solve, each to half of the tolerance; the gap returned holds for the full kernel.
 
     The admissible truncation depends on the dual variables, so the first tolerance `cut` is a guess. If the truncation
     turns out to matter, the factorisation is repeated with a tolerance derived from the duals just found.
     """
+    source: ArrayRows = summary.source
     share, tol, half = source.share(), task.tol, replace(task, tol=task.tol / 2)
     # While it grows, up to three copies of the factor are in memory.
     most = int(memory_budget(task.max_memory) / (3 * 8 * source.n_rows))
@@ -161,8 +238,12 @@ def solve_full_kernel(task: Task, source: ArrayRows, kernel: Kernel) -> Solution
                 "more than memory allows. Use random features (n_components=1000, say), a larger bandwidth, a smoother "
                 "kernel, or raise max_memory."
             )
-        polish = features.size <= OPTIONS.polished_size
-        result = half.solve(InMemoryDesign(source, features=features), polish=polish)
+        polish, centring = (
+            features.size <= OPTIONS.polished_size,
+            Centring(summary.centre, None, _power_of_two(features)),
+        )
+        features = centring.transform_features(features)
+        result = half.solve(InMemoryDesign(source, features=features), centring=centring, polish=polish)
         missed = low_rank_bound(result.dual, share, feature_map.residual_, np.asarray(task.alpha))
         missed = missed.reshape(len(result.objective), -1).sum(axis=1)  # several columns may form one problem
         scale = np.maximum(result.objective, result.null_objective / 1000)
@@ -173,7 +254,8 @@ def solve_full_kernel(task: Task, source: ArrayRows, kernel: Kernel) -> Solution
         del features
     gap = result.gap + missed
     relative_gap = relative(gap, result.objective, result.null_objective)
-    return Solution(feature_map, replace(result, gap=gap, relative_gap=relative_gap))
+    result = replace(result, gap=gap, relative_gap=relative_gap)
+    return Solution(feature_map, _restore(result, centring))
 
 
 def evaluate_outputs(feature_map: Any, coef: Array, intercept: Array, n_components: int, X: Array) -> Array:

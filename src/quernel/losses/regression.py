@@ -306,6 +306,9 @@ class LogCosh(Smooth):
         u = dual / self.scale
         inside = np.clip(u, -1, 1)
         entropy = (xlog1py(1 + inside, inside) + xlog1py(1 - inside, -inside)) / 2
+        square = inside * inside  # near 0 the two terms cancel, and the series does not
+        series = square * (1 / 2 + square * (1 / 12 + square * (1 / 30 + square / 56)))
+        entropy = np.where(np.abs(inside) < 0.01, series, entropy)
         return np.where(np.abs(u) <= 1, self.scale**2 * entropy, np.inf)
 
     def inverse_subgradient(self, dual: Array) -> Array:

@@ -34,6 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from quernel.data import Block, BlockState, DesignMatrix, InMemoryDesign, RowStateLike, discard, sum_tuples
 from quernel.losses import Loss
 from quernel.objective import piecewise
+from quernel.objective.centring import Centring
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -176,6 +177,8 @@ class Problem:
     fit_intercept : bool
     screened : ScreenedRows or None
         Linear term of rows that were screened out.
+    centring : Centring or None
+        The coordinates of features and targets, where they are not the original ones.
     """
 
     def __init__(
@@ -186,6 +189,7 @@ class Problem:
         *,
         fit_intercept: bool = True,
         screened: ScreenedRows | None = None,
+        centring: Centring | None = None,
     ) -> None:
         self.rows = rows
         self.loss = loss
@@ -193,16 +197,18 @@ class Problem:
         self.alpha = np.broadcast_to(np.asarray(alpha, dtype=float), (self.n_columns,))
         self.fit_intercept = fit_intercept
         self.screened = screened
+        self.centring = centring
 
     def take(self, columns: NDArray[np.intp]) -> Self:
         """The problem of some of the columns, on the same rows."""
         screened = self.screened.take(columns) if self.screened is not None else None
         rows, loss, alpha = self.rows.take(columns), self.loss.take(columns), self.alpha[columns]
-        return type(self)(rows, loss, alpha, fit_intercept=self.fit_intercept, screened=screened)
+        intercept, centring = self.fit_intercept, self.centring
+        return type(self)(rows, loss, alpha, fit_intercept=intercept, screened=screened, centring=centring)
 
     def on(self, rows: InMemoryDesign) -> InMemoryProblem:
         """The same columns on other rows, such as a sample of these, without a linear term."""
-        return InMemoryProblem(rows, self.loss, self.alpha, fit_intercept=self.fit_intercept)
+        return InMemoryProblem(rows, self.loss, self.alpha, fit_intercept=self.fit_intercept, centring=self.centring)
 
     def in_memory(self, reason: str, *, instead: str = "solver='newton'") -> InMemoryProblem:
         """The problem with its rows as arrays; raises the ValueError of `DesignMatrix.in_memory` if they are not."""
@@ -217,7 +223,10 @@ class Problem:
         return self.rows.run_at(function, self.on(self.rows.remote()), *args)
 
     def project(self, basis: Array | None) -> Self:
-        """The problem in z, where u = B z; B (M, k) has orthonormal columns, so that the penalty is alpha z'z."""
+        """The problem in z, where u = B z; B (M, k) has orthonormal columns, so that the penalty is alpha z'z.
+
+        Its intercepts are not rounded like those that are stored: a fit is certified over all features.
+        """
         if basis is None:
             return self
         screened = self.screened.project(basis) if self.screened is not None else None
@@ -300,8 +309,31 @@ class Problem:
         below, above = self.rows.map_rows(_intercept_interval_block, state, self.loss, reduce=_intersect)
         free = columns & np.isfinite(below) & np.isfinite(above)
         shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
-        self.rows.map_rows(_shift_intercept_block, state, (self.loss, shift), reduce=discard)
+        self.shift_intercept(state, shift)
         return shift
+
+    def round_intercept(self, coef: Array, intercept: Array) -> Array:
+        """The intercepts (q,) that fits have once they are stored: see `Centring`."""
+        if self.centring is None or not self.fit_intercept:
+            return intercept
+        return self.centring.round_intercept(coef, intercept)
+
+    def storable_constants(self, constant: Array) -> list[Array]:
+        """The constant fits (q,) nearest to the given ones that can be stored; several if they are far from zero."""
+        if self.centring is None or not self.fit_intercept:
+            return [constant]
+        zero = np.zeros((self.rows.n_features, self.n_columns))
+        stored = self.centring.restore(zero, constant)[1]
+        near = (
+            [stored]
+            if self.centring.target == 0
+            else [stored, np.nextafter(stored, np.inf), np.nextafter(stored, -np.inf)]
+        )
+        return [self.centring.enter(zero, one)[1] for one in near]
+
+    def shift_intercept(self, state: RowStateLike, shift: Array) -> None:
+        """Move the residuals of the state to intercepts larger by `shift` (q,)."""
+        self.rows.map_rows(_shift_intercept_block, state, (self.loss, shift), reduce=discard)
 
     def set_multipliers(self, state: RowStateLike, dual: Array) -> None:
         """Set the multipliers of all rows of a column to the same dual (q,)."""

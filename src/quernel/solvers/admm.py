@@ -115,6 +115,8 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
         ridge_target += columns.s
         ridge_target *= columns.sign
         coef, intercept = ridge.solve(ridge_target, 2 * columns.problem.alpha / columns.rho)
+        if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):  # a ridge too weak for these features
+            break
         residual = columns.residual(features @ coef + intercept)
         moved = OPTIONS.relaxation * residual
         moved += (1 - OPTIONS.relaxation) * columns.z
@@ -175,7 +177,7 @@ def _record(
     above = np.max(implied / high, axis=0)
     below = np.max(np.divide(implied, low, out=np.zeros_like(implied), where=low < 0), axis=0)
     anchor = np.clip(implied / np.maximum(1, np.maximum(above, below)), low, high)
-    state = columns.problem.rows.new_state(anchor=anchor)
+    state, intercept = columns.problem.rows.new_state(anchor=anchor), columns.problem.round_intercept(coef, intercept)
     columns.problem.set_coefficients(state, coef, intercept)
     certificate = certify(columns.problem, state, coef, intercept, columns.null)
     best.update(columns.index, coef, intercept, state, certificate, iteration)

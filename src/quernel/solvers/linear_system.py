@@ -38,14 +38,25 @@ from quernel.objective import Curvature
 Array = NDArray[np.floating]
 
 
-class NewtonSystem:
-    """The Newton system of one column, factorized once for any number of right-hand sides."""
+# What is added to the unit diagonal of damped systems: it costs steps, and saves those that rounding would spoil.
+DAMPING = 1e-12
 
-    def __init__(self, curvature: Curvature, alpha: float, fit_intercept: bool) -> None:
+
+class NewtonSystem:
+    """The Newton system of one column, factorized once for any number of right-hand sides.
+
+    Where the ridge is too weak to be seen beside the features, the feature side is `damped`: scaled to a unit diagonal,
+    to which a little is added (Levenberg and Marquardt), so that few active rows leave it invertible.
+    """
+
+    def __init__(self, curvature: Curvature, alpha: float, fit_intercept: bool, *, damped: bool = False) -> None:
         self._curvature = curvature
         self._alpha = alpha
         self._fit_intercept = fit_intercept
-        self._solve = _factorize(self._row_side() if curvature.gram is None else self._feature_side())
+        if curvature.gram is None:
+            self._solve = _factorize(self._row_side())
+        else:
+            self._solve = _factorize_damped(self._feature_side()) if damped else _factorize(self._feature_side())
 
     def _row_side(self) -> Array:
         """The dual system, of size a + 1."""
@@ -119,6 +130,26 @@ def _factorize(matrix: Array) -> Callable[[Array], Array]:
     if singular > 0:  # repeated rows with a ridge lost to rounding: take the least-norm solution
         return partial(np.matmul, np.linalg.pinv(matrix))
     return _LuSolver(factor, pivots)
+
+
+def _factorize_damped(matrix: Array) -> Callable[[Array], Array]:
+    """The same for a positive semidefinite matrix, scaled to a unit diagonal and damped."""
+    diagonal = np.diag(matrix)
+    scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
+    scaled = matrix * np.outer(scale, scale)
+    scaled.flat[:: len(scaled) + 1] += DAMPING
+    return _ScaledSolver(_factorize(scaled), scale)
+
+
+@dataclass(frozen=True, eq=False)
+class _ScaledSolver:
+    """Solves S A S y = S right by a solver of S A S, and returns S y."""
+
+    solve: Callable[[Array], Array]
+    scale: Array
+
+    def __call__(self, right: Array) -> Array:
+        return self.scale * self.solve(self.scale * right)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from scipy.special import logsumexp, softmax, xlogy
 from quernel.data import Block, BlockState, InMemoryDesign, RowState, discard, sum_tuples
 from quernel.losses import Logistic
 from quernel.objective import Problem
-from quernel.objective.duality_gap import NullModel, null_model, relative
+from quernel.objective.duality_gap import null_model, relative
 from quernel.solvers.linear_system import cholesky
 from quernel.solvers.newton import exact_step
 from quernel.solvers.progress import Progress, report, stop_requested
@@ -83,7 +83,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
         found.coef, found.intercept, found.state.collect("dual"), objective, gap, rel, null, statuses(rel, tol),
         np.array([iterations]), float(sweeps), 0,
     )  # fmt: skip
-    return or_null(result, NullModel(found.constant, null), tol)
+    return or_null(result, found.constant, tol)
 
 
 class _Descent:
@@ -132,7 +132,29 @@ class _Descent:
             if part > 0:
                 part = min(part * (1 + 1e-12), 1.0)
                 sums = self.problem.gradient_sums(self.state, (part, np.maximum(mean + sums.mean_dual / part, 0)))
-        self.gap = max(sums.fenchel_gap, 0.0) + self._dual_residual(sums) + np.finfo(float).eps * self.objective
+        self.gap = self._bound_gap(sums)
+
+    def _bound_gap(self, sums: MultinomialSums) -> float:
+        """The gap with what rounding can have hidden in it: see `objective.duality_gap.bound_gap`.
+
+        Scores change a row's loss, and its Fenchel gap, by at most twice their largest error; the duals of a row are
+        at most 2 in the sum over classes.
+        """
+        problem, eps = self.problem, np.finfo(float).eps
+        rows, features = (eps * (np.sqrt(size) + 2) for size in (problem.rows.n_rows, problem.rows.n_features))
+        rms = float(np.sqrt(problem.rows.kernel_scale()))
+        size = (
+            rms * float(np.linalg.norm(self.coef)) + float(np.max(np.abs(self.intercept))) + np.log(len(sums.mean_dual))
+        )
+        unbalanced = 0.0
+        if problem.fit_intercept:
+            shares = problem.shares()
+            unbalanced = min((float(np.max(np.abs(sums.mean_dual))) + rows) / float(shares[shares > 0].min()), 1.0)
+        gradient = 2 * problem.alpha * self.coef - sums.phi_t_dual
+        residual = float(np.linalg.norm(gradient)) + 2 * (rows + unbalanced) * rms
+        residual += eps * problem.alpha * float(np.linalg.norm(self.coef))
+        hidden = 4 * (rows + features + unbalanced) * size
+        return max(sums.fenchel_gap, 0.0) + hidden + residual**2 / (4 * problem.alpha)
 
     def _step(self, sums: MultinomialSums, solver: Callable[[Point], Point]) -> None:
         """One Newton step with exact line search."""

@@ -28,7 +28,15 @@ from numpy.typing import NDArray
 
 from quernel.data import RowStateLike
 from quernel.objective import DualSums, Problem, take_columns
-from quernel.objective.duality_gap import NullModel, certify, dual_residual, dual_variance, null_model, relative
+from quernel.objective.duality_gap import (
+    NullModel,
+    certify,
+    dual_variance,
+    null_model,
+    relative,
+    residual_bound,
+    weak_ridge,
+)
 from quernel.solvers.linear_system import NewtonSystem
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Limits, Result, after
@@ -46,6 +54,8 @@ class NewtonOptions:
     slope_tolerance: float = 1e-2
     # ... or after so many probes.
     max_probes: int = 60
+    # Bisections of the interval from 0 before it is made much shorter.
+    bisections: int = 6
     # Factor by which the width shrinks after a multiplier step.
     shrink: float = 0.5
     # The inner problem counts as solved when the Newton decrement is at most this share of the Fenchel gap.
@@ -55,6 +65,11 @@ class NewtonOptions:
     # Smallest ratio of the ridge 2 alpha d / share_i in the dual (row-side) system to |phi|^2; below, it loses all
     # digits.
     condition: float = 1e-13
+    # Smallest width, as a share of the first, where systems are damped instead.
+    min_damped_width: float = 1e-9
+    # A column is given up after so many multiplier steps that did not bring its gap to this share: rounding is reached.
+    max_stalls: int = 60
+    improvement: float = 0.9
     # Problems up to this size (rows x features) are polished, for at most so many steps, ...
     small: int = 2_000_000
     polish_steps: int = 12
@@ -74,7 +89,7 @@ def exact_step(derivatives: Callable[[Array], tuple[Array, Array]], first_slope:
     safeguarded by doubling and bisection, until it is at most `tolerance` times the one predicted at step 0.
     """
     low, high, step = np.zeros_like(first_slope), np.full_like(first_slope, np.inf), np.ones_like(first_slope)
-    for _ in range(OPTIONS.max_probes):
+    for probe in range(OPTIONS.max_probes):
         slope, curvature = derivatives(step)
         found = np.abs(slope) <= tolerance * first_slope
         if found.all():
@@ -83,7 +98,9 @@ def exact_step(derivatives: Callable[[Array], tuple[Array, Array]], first_slope:
         high = np.where(slope < 0, high, step)
         newton = step - np.divide(slope, curvature, out=np.full_like(slope, np.nan), where=curvature > 0)
         inside = (newton > low) & (newton < high)
-        halfway = np.where(np.isfinite(high), (low + high) / 2, 2 * step)
+        # A direction without active rows can be too long by many powers of ten.
+        shorter = (low + high) / 2 if probe < OPTIONS.bisections else np.where(low > 0, (low + high) / 2, 1e-3 * high)
+        halfway = np.where(np.isfinite(high), shorter, 2 * step)
         step = np.where(found, step, np.where(inside, newton, halfway))
     return step
 
@@ -106,6 +123,8 @@ class _Columns:
         Polishing steps left; negative when the column is finished.
     systems : list
         Factorized Newton system of each column's last step, or None.
+    least, stalls : arrays of shape (q,)
+        Smallest estimate of the relative gap so far, and multiplier steps since.
     """
 
     problem: Problem
@@ -119,6 +138,8 @@ class _Columns:
     goal: Array
     polish: NDArray[np.intp]
     systems: list[NewtonSystem | None]
+    least: Array
+    stalls: NDArray[np.intp]
 
     def take(self, columns: NDArray[np.intp]) -> _Columns:
         """Some of the columns, by position."""
@@ -231,11 +252,11 @@ def solve_in_basis(
     inner = problem.in_memory("Projected features").project(basis)
     result = solve(inner, tol=tol / 2, max_iter=max_iter, start=start.project(basis), polish=False)
     share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
-    state = inner.rows.new_state()
-    inner.set_coefficients(state, result.coef, result.intercept)  # residuals are the same, and cheaper in the basis
+    state, intercept = inner.rows.new_state(), problem.round_intercept(coef, result.intercept)
+    inner.set_coefficients(state, result.coef, intercept)  # residuals are the same, and cheaper in the basis
     state = problem.rows.new_state(anchor=result.dual, residual=state.collect("residual"))
-    found = certify(problem, state, coef, result.intercept, start.null)
-    best.update(np.arange(problem.n_columns), coef, result.intercept, state, found, 0)
+    found = certify(problem, state, coef, intercept, start.null)
+    best.update(np.arange(problem.n_columns), coef, intercept, state, found, 0)
     sweeps = share * result.sweeps + 1 + state.sweeps
     whole = replace(best.result(), iterations=result.iterations, sweeps=sweeps, hessian_rows=result.hessian_rows)
     if whole.converged or stop_requested():
@@ -271,10 +292,12 @@ def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Co
     problem.set_coefficients(state, start.coef, start.intercept)
     floor = OPTIONS.condition * problem.rows.kernel_scale() * problem.rows.largest_share / (2 * problem.alpha)
     width = _drop_if_smooth(problem, start.width)
+    floor = np.minimum(floor, (OPTIONS.min_damped_width if weak_ridge(problem, start.null) else 1e-4) * width)
     columns = _Columns(
         problem, start.null, np.arange(q), state, start.coef.copy(), start.intercept.copy(), width,
-        np.where(problem.loss.smoothing_width > 0, 0, np.minimum(floor, 1e-4 * width)), np.full(q, tol),
+        np.where(problem.loss.smoothing_width > 0, 0, floor), np.full(q, tol),
         np.full(q, OPTIONS.polish_steps if polish and small else 0), [None] * q,
+        np.full(q, np.inf), np.zeros(q, dtype=np.intp),
     )  # fmt: skip
     # Where the constant fits exactly, F0 = 0 is the minimum.
     return columns.take(np.flatnonzero(start.null.objective > 0))
@@ -315,7 +338,7 @@ def _inner_converged(columns: _Columns, sums: DualSums) -> Mask:
             decrement[k] = -(gradient[:, k] @ x + slope[k] * z) / 2
     objective = columns.problem.objective(sums, columns.coef, columns.intercept)
     goal = columns.goal * np.maximum(objective, columns.null.objective / 1000)
-    dual_residuals = dual_residual(columns.problem, columns.coef, sums.phi_t_dual)
+    dual_residuals = residual_bound(columns.problem, columns.null, columns.coef, sums.phi_t_dual, objective)
     within_goal = (dual_residuals <= 0.4 * goal) & _duals_balanced(columns, sums)
     at_rounding = np.abs(decrement) <= 1e-18 * objective  # below what floating point can improve
     return np.where(
@@ -328,15 +351,21 @@ def _inner_converged(columns: _Columns, sums: DualSums) -> Mask:
 def _certify(columns: _Columns, sums: DualSums, inner_done: Mask, best: BestIterate, iteration: int) -> None:
     """Certify the columns if one of them seems to have converged.
 
-    Those that have are polished from then on; those that were polished to rounding get a negative `polish`.
+    Those that have are polished from then on; those that were polished to rounding, or no longer improve, get a
+    negative `polish`.
     """
     objective = columns.problem.objective(sums, columns.coef, columns.intercept)
-    gap = sums.fenchel_gap + dual_residual(columns.problem, columns.coef, sums.phi_t_dual)
+    gap = sums.fenchel_gap + residual_bound(columns.problem, columns.null, columns.coef, sums.phi_t_dual, objective)
     estimate = relative(gap, objective, columns.null.objective)
     polishing = columns.goal == OPTIONS.rounding
-    if (inner_done & (estimate <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal))).any():
+    better = estimate <= OPTIONS.improvement * columns.least
+    columns.least = np.where(inner_done & better, estimate, columns.least)
+    columns.stalls = np.where(inner_done, np.where(better, 0, columns.stalls + 1), columns.stalls)
+    stalled = inner_done & (columns.stalls >= OPTIONS.max_stalls)
+    close = estimate <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal)
+    if (inner_done & close | stalled).any():
         reached = _certify_and_record(columns, inner_done & (sums.active == 0), best, iteration) <= columns.goal
-        columns.polish = np.where(reached & polishing, -1, columns.polish)
+        columns.polish = np.where((reached & polishing) | stalled, -1, columns.polish)
         columns.goal = np.where(reached, OPTIONS.rounding, columns.goal)
 
 
@@ -348,17 +377,23 @@ def _certify_and_record(columns: _Columns, free_intercept: Mask, best: BestItera
     # Residuals were updated step by step: recompute them, without the accumulated rounding.
     columns.problem.set_coefficients(columns.state, columns.coef, columns.intercept)
     if columns.problem.fit_intercept:
-        columns.intercept = columns.intercept + columns.problem.center_intercept(columns.state, free_intercept)
+        intercept = columns.intercept + columns.problem.center_intercept(columns.state, free_intercept)
+        columns.intercept = columns.problem.round_intercept(columns.coef, intercept)
+        if np.any(columns.intercept != intercept):
+            columns.problem.shift_intercept(columns.state, columns.intercept - intercept)
     certificate = certify(columns.problem, columns.state, columns.coef, columns.intercept, columns.null)
     best.update(columns.index, columns.coef, columns.intercept, columns.state, certificate, iteration)
-    return certificate.relative
+    return relative(certificate.gap, certificate.objective, columns.null.objective)
 
 
 def _certify_stopped(columns: _Columns, best: BestIterate, iteration: int) -> None:
     """Certify the columns as they are, with the duals of their smoothed losses."""
     columns.problem.update_multipliers(columns.state, columns.width, np.ones(len(columns.index), dtype=bool))
-    certificate = certify(columns.problem, columns.state, columns.coef, columns.intercept, columns.null)
-    best.update(columns.index, columns.coef, columns.intercept, columns.state, certificate, iteration)
+    intercept = columns.problem.round_intercept(columns.coef, columns.intercept)
+    if np.any(columns.intercept != intercept):
+        columns.problem.shift_intercept(columns.state, intercept - columns.intercept)
+    certificate = certify(columns.problem, columns.state, columns.coef, intercept, columns.null)
+    best.update(columns.index, columns.coef, intercept, columns.state, certificate, iteration)
 
 
 def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
@@ -366,7 +401,9 @@ def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
     problem, state = columns.problem, columns.state
     gradient, slope = _gradient(columns, sums)
     anchored = inner_done & (columns.width > 0)
-    curvatures = problem.curvature(state, columns.width, sums.active <= problem.rows.n_features, anchored)
+    damped = weak_ridge(problem, columns.null)
+    few = (sums.active <= problem.rows.n_features) & (not damped)
+    curvatures = problem.curvature(state, columns.width, few, anchored)
     move, shift = np.zeros_like(columns.coef), np.zeros_like(columns.intercept)
     no_active = (sums.active == 0) & ~_duals_balanced(columns, sums)
     for k, curvature in enumerate(curvatures):
@@ -374,7 +411,7 @@ def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
             columns.systems[k], gradient[:, k] = None, 0
             shift[k] = -np.sign(slope[k]) * max(columns.width[k], problem.loss.smoothing_width[k])
             continue
-        columns.systems[k] = system = NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept)
+        columns.systems[k] = system = NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept, damped=damped)
         if anchored[k]:  # linearise at the multipliers, where these rows are not clipped
             phi_t_dual, mean_dual = system.surplus()
             gradient[:, k] -= phi_t_dual

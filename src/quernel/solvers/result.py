@@ -187,22 +187,24 @@ def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
     return tuple(Status.CONVERGED if gap <= tol else otherwise for gap in relative_gap)
 
 
-def or_null(result: Result, null: NullModel, tol: float) -> Result:
-    """The result or, in columns where it is better, the null model; the better lower bound on min F is kept, too.
+def or_null(result: Result, constant: Array, tol: float) -> Result:
+    """The result or, in columns where it is better, the null model, with the constants of all outputs.
 
-    Any certificate bounds min F from below by  F - gap,  and duals of zero by 0, since losses are not negative.
+    Any certificate bounds min F from below by  F - gap,  and duals of zero by 0, since losses are not negative; the
+    better bound is kept.
     """
+    null = result.null_objective
     known = np.isfinite(result.objective) & np.isfinite(result.gap)
-    worse = ~(result.objective <= null.objective)
-    objective = np.where(worse, null.objective, result.objective)
+    worse = ~(result.objective <= null)
+    objective = np.where(worse, null, result.objective)
     proved = np.where(known, result.gap - np.where(known, result.objective - objective, 0), np.inf)
     no_bound = ~(proved <= objective)
     gap = np.where(no_bound, objective, np.maximum(proved, np.finfo(float).eps * objective))
-    rel = relative(gap, objective, null.objective)
+    rel = relative(gap, objective, null)
     return replace(
         result,
         coef=np.where(worse, 0.0, result.coef),
-        intercept=np.where(worse, null.constant, result.intercept),
+        intercept=np.where(worse, constant, result.intercept),
         dual=np.where(no_bound, 0.0, result.dual),
         objective=objective,
         gap=gap,
@@ -218,13 +220,15 @@ def recertify(problem: Problem, result: Result, tol: float) -> Result:
     known = certify(problem, state, result.coef, result.intercept, null)
     sweeps = result.sweeps + state.sweeps
     found = replace(result, objective=known.objective, gap=known.gap, null_objective=null.objective, sweeps=sweeps)
-    return or_null(found, null, tol)
+    return or_null(found, null.constant, tol)
 
 
 def certify_point(problem: Problem, coef: Array, intercept: Array, null: NullModel, tol: float) -> Result:
     """A fit as a result, certified with the slopes of the loss as duals, in one pass over the rows."""
     state, best = problem.rows.new_state(), BestIterate(problem, null, tol)
-    found = certify_gradient(problem, state, full_gradient(problem, state, coef, intercept), coef, null)
+    intercept = problem.round_intercept(coef, intercept)
+    gradient = full_gradient(problem, state, coef, intercept)
+    found = certify_gradient(problem, state, gradient, coef, intercept, null)
     best.update(np.arange(problem.n_columns), coef, intercept, state, found, 0)
     return replace(best.result(), sweeps=state.sweeps)
 
@@ -258,8 +262,10 @@ class BestIterate:
         self.dual = np.zeros((problem.rows.n_duals, q), order="F")
         # Losses are not negative, so that duals of zero bound min F by 0. A problem with screened rows is only a model
         # of F, of which the null model says nothing.
-        first = null.objective if from_null and problem.screened is None else np.full(q, np.inf)
-        self.objective, self.gap = first.copy(), first.copy()
+        self.is_null = np.full(q, from_null and problem.screened is None)
+        self.objective = np.where(self.is_null, null.objective, np.inf)
+        self.error = np.where(self.is_null, null.error, 0.0)
+        self.gap = self.objective + self.error
         self.iterations = np.zeros(q, dtype=np.intp)
         self.sweeps = 0.0
         self.hessian_rows = 0
@@ -280,18 +286,22 @@ class BestIterate:
         the columns `places` of `out` (n, q).
         """
         (coef, intercept), objective, gap = fit, certificate.objective, certificate.gap
-        lower = objective < self.objective[index]
-        least = np.where(lower, objective, self.objective[index])
+        known, errors = self.objective[index], self.error[index] + certificate.error
+        # Lower than the null model beyond doubt; among other fits rounding may decide.
+        lower = np.where(self.is_null[index], objective + errors < known, objective < known)
+        least = np.where(lower, objective, known)
         with np.errstate(invalid="ignore"):  # inf - inf
-            before = np.where(lower, self.gap[index] - (self.objective[index] - objective), self.gap[index])
-            proved = np.where(lower, gap, gap - (objective - least))
+            before = np.where(lower, self.gap[index] - (known - objective) + errors, self.gap[index])
+            proved = np.where(lower, gap, gap - (objective - known) + errors)
         tighter = proved < np.where(np.isnan(before), np.inf, before)
         place = index[lower]
         self.coef[:, place], self.intercept[place] = coef[:, lower], intercept[lower]
         copy_duals(np.flatnonzero(tighter), self.dual, index[tighter])
         smallest = np.where(tighter, proved, np.where(np.isnan(before), np.inf, before))
-        # Both F have rounding error, which their difference must not turn into precision.
-        self.objective[index], self.gap[index] = least, np.maximum(smallest, np.finfo(float).eps * least)
+        self.objective[index] = least
+        self.error[index] = np.where(lower, certificate.error, self.error[index])
+        self.gap[index] = np.maximum(smallest, self.error[index])
+        self.is_null[index] &= ~lower
         return lower | tighter
 
     def update(
@@ -304,10 +314,11 @@ class BestIterate:
         iteration: int,
     ) -> None:
         """Record a fit of the columns `index` that was certified with the multipliers of `state`."""
-        better = self.record(index, (coef, intercept), certificate, partial(state.copy_columns, "anchor"))
+        before = np.max(self.relative_gap)
+        self.record(index, (coef, intercept), certificate, partial(state.copy_columns, "anchor"))
         self.iterations[index] = iteration
-        if better.any():
-            report(Progress(iteration, len(index), float(np.max(self.relative_gap))))
+        if (now := float(np.max(self.relative_gap))) < before or iteration == 0:
+            report(Progress(iteration, len(index), now))
 
     def result(self) -> Result:
         """The result so far."""

@@ -9,6 +9,8 @@ rows. In memory it is all rows; out of core it holds a few thousand.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +26,7 @@ from quernel.data import (
     ParquetRows,
     RowSource,
     SelectedRows,
+    ShiftedRows,
     StreamedDesign,
     statistics,
 )
@@ -40,6 +43,9 @@ Array = NDArray[np.floating]
 PART, ROUNDING = 0.01, 1e-9
 # Rows of which an approximate mean is computed.
 MEAN_ROWS = 10_000
+# Targets are centred if their median is farther from zero than so many robust scales: then every target has several
+# digits in common with the others.
+FAR = 100.0
 # Rows that `_differ` compares at a time.
 SOME = 1000
 # Distance, relative to the robust scale of y, within which a predicted quantile is snapped to a point mass. Quantiles
@@ -47,7 +53,7 @@ SOME = 1000
 NEAR = 1e-4
 
 
-OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
+OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | ShiftedRows | DaskRows | RowSource
 
 # Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
 SAMPLE = 4000
@@ -140,13 +146,41 @@ class DataSummary:
     source : ArrayRows, or an out-of-core source in `StreamedSummary`; without rows of weight 0
     n_rows, n_columns : int
     in_memory : bool
+    centre : float
+        What was subtracted from y (see `centred`).
     """
 
     in_memory = True
+    centre = 0.0
 
     def __init__(self, source: ArrayRows) -> None:
         self.source: Any = source
         self.n_rows, self.n_columns = source.X.shape
+
+    def centred(self) -> DataSummary:
+        """The summary of the same rows with y - centre for y; itself where y is not far from zero.
+
+        The difference is exact where y is within a factor of 2 of the centre, about its median: all that is computed
+        from it keeps the digits in which the targets differ.
+        """
+        centre, scale = self._locate_target()
+        if abs(centre) <= FAR * scale:
+            return self
+        shifted = copy(self)
+        shifted.centre = centre
+        shifted._shift_target(centre)
+        return shifted
+
+    def _locate_target(self) -> tuple[float, float]:
+        """The weighted median and the robust scale of y; out of core, those of the sample."""
+        y, share = self.sample.y, self.sample.share()
+        scale = self.target_scale if self.in_memory else robust_scale(y, share)
+        return float(weighted_quantiles(y, share, np.array([0.5]))[0]), scale
+
+    def _shift_target(self, centre: float) -> None:
+        """Subtract the centre from y, and from what is known of it."""
+        self.source = replace(self.source, y=self.source.y - centre)
+        self.__dict__.pop("point_masses", None)
 
     @property
     def sample(self) -> ArrayRows:
@@ -181,8 +215,8 @@ class DataSummary:
 
     @cached_property
     def target_moments(self) -> Moments:
-        """Moments of y, one column per output where each has its own target."""
-        y = self.source.y
+        """Moments of y as it was given, one column per output where each has its own target."""
+        y = self.source.y + self.centre
         return compute_moments(y if y.ndim == 2 else y[:, None], self.source.weight)
 
     @cached_property
@@ -225,6 +259,12 @@ class StreamedSummary(DataSummary):
     def approximate_mean(self) -> Array:
         """Weighted column means, shape (d,), which the summary has anyway."""
         return self.mean
+
+    def _shift_target(self, centre: float) -> None:
+        rows = self.sample
+        self.__dict__ |= {"sample": replace(rows, y=rows.y - centre)}
+        self.source = shift_target(self.source, centre)
+        self.__dict__.pop("point_masses", None)
 
     @cached_property
     def sample(self) -> ArrayRows:
@@ -269,6 +309,15 @@ class StreamedSummary(DataSummary):
 def summarize_rows(source: ArrayRows | OutOfCoreSource) -> DataSummary:
     """Summary of a source of rows, in memory or out of core."""
     return DataSummary(source) if isinstance(source, ArrayRows) else StreamedSummary(source)
+
+
+def shift_target(source: Any, centre: float) -> Any:
+    """The same out-of-core source with y - centre for y."""
+    if not isinstance(source, DaskRows):
+        return ShiftedRows(source, centre)
+    shifted = DaskRows(source.X, source.y - centre, source.weight)
+    shifted.names = source.names
+    return shifted
 
 
 def _drop_zero_weight(source: Any) -> Any:

@@ -83,7 +83,10 @@ def build_problem(
         constraint_weight = np.append(constraint_weight, none + CONSTRAINT_STIFFNESS / len(rows))
     assert isinstance(problem.loss, Pinball)
     levels, alpha = problem.loss.levels[order], problem.alpha[order]
-    return NoncrossingProblem(features, y, share, constraint_weight, levels, alpha, null[order], problem.fit_intercept)
+    return NoncrossingProblem(
+        features, y, share, constraint_weight, levels, alpha, null[order], problem.fit_intercept,
+        centring=problem.centring,
+    )  # fmt: skip
 
 
 def _start(whole: NoncrossingProblem, apart: Result, rows: Index) -> Point:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.objective.centring import Centring
+
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
@@ -65,6 +67,8 @@ class NoncrossingProblem:
     fit_intercept : bool
     screened_gradient : array of shape (M + 1, q), or 0
         What rows that are left out add to the gradient.
+    centring : Centring or None
+        The coordinates of features and targets, where they are not the original ones.
     """
 
     features: Array
@@ -76,6 +80,7 @@ class NoncrossingProblem:
     null: Array
     fit_intercept: bool
     screened_gradient: Array | float = 0.0
+    centring: Centring | None = None
 
     def take(self, run: slice) -> NoncrossingProblem:
         """The problem of a run of neighbouring levels."""
@@ -83,7 +88,7 @@ class NoncrossingProblem:
 
     def project(self, basis: Array | None) -> NoncrossingProblem:
         """The problem in the coordinates z of u = B z; no basis leaves it as it is."""
-        return self if basis is None else replace(self, features=self.features @ basis)
+        return self if basis is None else replace(self, features=self.features @ basis, centring=None)
 
     def at(self, rows: Index) -> NoncrossingProblem:
         """The problem of some rows, as if there were no others."""
@@ -177,21 +182,57 @@ def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: D
     """Make a fit feasible, by moving intercepts apart, and compute the duality gap that these duals prove.
 
     The gap is infinite where the duals cannot be balanced, and where levels without intercepts cross by more than is
-    tolerated.
+    tolerated. Intercepts are those that will be stored: far from zero their rounding may let levels cross again, by
+    that much and no more.
     """
-    curves = problem.curves(coef, intercept)
+    curves, tolerance = problem.curves(coef, intercept), problem.crossing_tolerance()
     if problem.fit_intercept:
         rounding = ROUNDING * np.abs(curves).max()
         apart = np.append(0, np.cumsum(np.maximum(crossing(curves).max(axis=0) + rounding, 0)))
-        intercept, curves = intercept + apart - apart.mean(), curves + apart - apart.mean()
+        feasible = intercept = intercept + apart - apart.mean()
+        if problem.centring is not None:
+            intercept = problem.centring.round_intercept(coef, feasible)
+        curves, tolerance = curves + (apart - apart.mean()) + (intercept - feasible), np.ptp(intercept - feasible)
         duals = Duals(_balance_duals(problem, duals), duals.m)
     objective, gradient = problem.objective(coef, curves), problem.gradient(coef, duals)
-    gap = sum(problem.fenchel_gap(curves, duals)) + problem.dual_residual(gradient)
-    gap = max(gap, np.finfo(float).eps * objective.sum())
-    if np.any(np.abs(gradient[-1]) > 1e-12) or crossing(curves).max() > problem.crossing_tolerance():
+    fenchel = max(sum(problem.fenchel_gap(curves, duals)), 0.0)
+    hidden, gradient_error = _rounding_errors(problem, (coef, intercept), duals, gradient, objective.sum() + fenchel)
+    residual = np.sqrt(np.sum(gradient[:-1] ** 2, axis=0)) + gradient_error
+    gap = fenchel + hidden + float(np.sum(residual**2 / (4 * problem.alpha)))
+    if np.any(np.abs(gradient[-1]) > 1e-12) or crossing(curves).max() > tolerance:
         gap = np.inf
     scale = problem.scale(objective)
     return Point(coef, intercept, duals, objective, gap * scale / scale.sum(), steps)
+
+
+def _rounding_errors(
+    problem: NoncrossingProblem, fit: tuple[Array, Array], duals: Duals, gradient: Array, products: float
+) -> tuple[float, Array]:
+    """What rounding can hide in the Fenchel gap, and in the norm of every level's gradient (q,).
+
+    As in `objective.duality_gap.bound_gap`, with the sizes of all rows at hand; `products` bounds the sum over levels
+    of mean |v r|.
+    """
+    (coef, intercept), eps, (n, m) = fit, np.finfo(float).eps, problem.features.shape
+    rows, features = eps * (np.sqrt(n) + 2), eps * (np.sqrt(m) + 2)
+    norms = np.sqrt(np.einsum("ij,ij->i", problem.features, problem.features))
+    linear = np.outer(norms, np.sqrt(np.sum(coef**2, axis=0)))
+    reach = linear + np.abs(intercept)
+    errors = features * linear + 2 * eps * (reach + np.abs(problem.y)[:, None])
+    pushed = problem.constraint_weight[:, None] * duals.m
+    tied = np.sum(pushed * (errors[:, :-1] + errors[:, 1:] + rows * (reach[:, :-1] + reach[:, 1:])))
+    size = problem.share[:, None] * np.abs(duals.v)
+    size[:, :-1] += pushed
+    size[:, 1:] += pushed
+    unbalanced = np.zeros(len(problem.levels))
+    if problem.fit_intercept:  # exactly balanced duals are v moved by this share towards an end of the box
+        mean = problem.share @ duals.v
+        room = np.minimum(mean - (problem.levels - 1), problem.levels - mean)
+        surplus = np.abs(gradient[-1]) + rows * size.sum(axis=0)
+        unbalanced = np.clip(np.divide(surplus, room, out=np.ones_like(room), where=room > 0), 0, 1)
+    moved = problem.share @ (np.abs(problem.y)[:, None] + reach)
+    hidden = np.sum(problem.share @ errors) + tied + 2 * rows * products + unbalanced @ moved
+    return float(hidden), rows * (norms @ size) + unbalanced * (problem.share @ norms)
 
 
 def _balance_duals(problem: NoncrossingProblem, duals: Duals) -> Array:

@@ -361,6 +361,8 @@ def is_small(problem: Problem) -> bool:
 
 def is_curved(loss: Loss, residual: Array, dual: Array) -> bool:
     """Whether the loss is curved at more than a few of these residuals and duals (n, q)."""
+    if loss.segments[0].shape[1] == 0:  # curved everywhere, even where that is too little to be seen
+        return True
     if not np.all(loss.smoothing_width > 0):
         return False
     bent = loss.curvature(residual, dual, 0.0) > 0

@@ -25,7 +25,18 @@ from numpy.typing import NDArray
 
 from quernel.data import RowStateLike
 from quernel.objective import InMemoryProblem, Problem, ScreenedRows
-from quernel.objective.duality_gap import Certificate, NullModel, balanced, certify, dual_residual, null_model, relative
+from quernel.objective.duality_gap import (
+    Certificate,
+    GapSums,
+    NullModel,
+    balanced,
+    bound_gap,
+    certify,
+    dual_sides,
+    null_model,
+    relative,
+    residual_bound,
+)
 from quernel.solvers import newton
 from quernel.solvers.progress import Progress, report, stop_requested
 from quernel.solvers.result import BestIterate, Limits, Result, certify_point
@@ -151,7 +162,7 @@ class _Rounds:
     def __init__(self, problem: Problem, start: RoundStart, limits: Limits, callback: RoundCallback | None) -> None:
         self.problem, self.start, self.limits, self.callback = problem, start, limits, callback
         self.state, self.basis, steps = problem.rows.new_state(), start.basis, start.steps
-        self.coef, self.intercept = start.coef, start.intercept
+        self.coef, self.intercept = start.coef, problem.round_intercept(start.coef, start.intercept)
         first_band = start.band if steps is None else steps.wide_band
         self.before, rest, active = screen(problem, self.state, self.coef, self.intercept, first_band, self.basis)
         self.fit, hessian_rows = ScreenedFit(self.coef, self.intercept, start.band, rest, active), 0
@@ -195,7 +206,7 @@ class _Rounds:
         if self.last_check is not None and self.best.is_close(self.unfinished):
             # Try the new duals on the last fit.
             check = recheck_changed(problem, self.state, self.last_check, duals)
-            self._record(coef, intercept, self.before, _gap(problem, fit.screened, check, coef))
+            self._record(coef, intercept, self.before, *self._gap(check, coef, intercept, self.before))
             if len(self.unfinished) == 0:
                 return True
         return self._check(coef + move, intercept + shift, duals)
@@ -203,18 +214,20 @@ class _Rounds:
     def _try_on_given_fit(self, point: _ActiveStart) -> bool:
         """Certify the given fit with the new duals, from the active rows alone; returns whether that was enough."""
         active_set = self.fit.active_set
-        _, gap = self.problem.run_at(_proof, active_set.rows, point, self.unfinished)
+        _, (gap, error) = self.problem.run_at(_proof, active_set.rows, point, self.unfinished)
         self.best.sweeps += active_set.count[self.unfinished].sum() / self.problem.rows.n_rows
-        self._record(self.coef, self.intercept, self.before, gap)
+        self._record(self.coef, self.intercept, self.before, gap, error)
         return len(self.unfinished) == 0
 
     def _check(self, coef: Array, intercept: Array, duals: Any) -> bool:
         """3. KKT check of a new fit over all rows; returns whether the rounds end, and prepares the next one if not."""
         problem, screened, tol = self.problem, self.fit.screened, self.limits.tol
+        intercept = problem.round_intercept(coef, intercept)
         check = verify(problem, self.state, coef, intercept, duals)
         after = check.loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
-        dual_residuals = dual_residual(problem, coef, screened.phi_t_dual + check.phi_t_dual)
-        done = self._record(coef, intercept, after, _gap(problem, screened, check, coef))
+        phi_t_dual = screened.phi_t_dual + check.phi_t_dual
+        dual_residuals = residual_bound(problem, self.null, coef, phi_t_dual, after)
+        done = self._record(coef, intercept, after, *self._gap(check, coef, intercept, after))
         if len(self.unfinished) == 0 or stop_requested():
             return True
         worse = ~done & (after > self.before)
@@ -250,9 +263,20 @@ class _Rounds:
         """The screened rows and the active set after rows within `band` (q,) have become active."""
         return expand_active(self.problem, self.state, self.fit.screened, self.fit.active_set, band, self.basis)
 
-    def _record(self, coef: Array, intercept: Array, objective: Array, gap: Array) -> Mask:
+    def _gap(self, check: KktCheck, coef: Array, intercept: Array, objective: Array) -> tuple[Array, Array]:
+        """The duality gap (q,) that a check proves, infinite where duals are not balanced; the rounding error of F."""
+        problem, screened, ones = self.problem, self.fit.screened, np.ones(self.problem.n_columns)
+        mean_dual = screened.mean_dual + check.mean_dual
+        sums = GapSums(check.fenchel_gap, screened.phi_t_dual + check.phi_t_dual, mean_dual)
+        sides = dual_sides(problem, self.state, "dual") if problem.fit_intercept else (ones, ones)
+        gap, error = bound_gap(problem, self.null, (coef, intercept), objective, sums, sides)
+        balanced_enough = (np.abs(mean_dual) <= OPTIONS.rounding) | (not problem.fit_intercept)
+        return np.where(balanced_enough, gap, np.inf), error
+
+    def _record(self, coef: Array, intercept: Array, objective: Array, gap: Array, error: Array) -> Mask:
         """Record what has improved; returns which columns have converged."""
-        done = self.best.add_round(self.unfinished, (coef, intercept, objective, gap), self.state, self.fit.active_set)
+        found = (coef, intercept, objective, gap, error)
+        done = self.best.add_round(self.unfinished, found, self.state, self.fit.active_set)
         self.unfinished = np.flatnonzero(~done)
         return done
 
@@ -269,13 +293,6 @@ class _Rounds:
         start = newton.Start(self.fit.coef, self.fit.intercept, anchor, self.width, self.null).take(self.unfinished)
         few = self.problem.take(self.unfinished)
         self.best.merge(self.unfinished, newton.solve_in_basis(few, self.basis, start, self.limits))
-
-
-def _gap(problem: Problem, screened: ScreenedRows, check: KktCheck, coef: Array) -> Array:
-    """The duality gap (q,) that the check proves; infinite where an intercept needs balanced duals and they are not."""
-    gap = check.fenchel_gap + dual_residual(problem, coef, screened.phi_t_dual + check.phi_t_dual)
-    is_balanced = np.abs(screened.mean_dual + check.mean_dual) <= OPTIONS.rounding
-    return np.where(is_balanced, gap, np.inf) if problem.fit_intercept else gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,20 +355,21 @@ def _solve_active(
 
 def _proof(
     problem: InMemoryProblem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index
-) -> tuple[None, Array]:
-    """The duality gap of these columns at the starting point, with the new duals of the active rows.
+) -> tuple[None, tuple[Array, Array]]:
+    """The duality gap of these columns at the starting point, with the new duals of the active rows; error of F.
 
     The screened rows are on their segments there and add nothing to the gap, so no other row need be read.
     """
-    gap: Array = np.full(problem.n_columns, np.inf)
+    gap, error = np.full(problem.n_columns, np.inf), np.zeros(problem.n_columns)
     for k in columns.tolist():
         column, rows = np.array([k]), active_rows[k]
         small = active_problem(problem, column, point.screened, rows, None)
         state = small.rows.new_state(anchor=rows.anchor[:, None])
         coef, intercept = point.coef[:, column], point.intercept[column]
         small.set_coefficients(state, coef, intercept)
-        gap[k] = certify(small, state, coef, intercept, point.null.take(column)).gap[0]
-    return None, gap
+        found = certify(small, state, coef, intercept, point.null.take(column))
+        gap[k], error[k] = found.gap[0], found.error[0]
+    return None, (gap, error)
 
 
 def _scatter(active_rows: list[ActiveRows], starts: Index) -> tuple[list[Any], None]:
@@ -374,16 +392,17 @@ class _BestRound(BestIterate):
         self.hessian_rows += answer.hessian_rows
         self.sweeps += answer.entries / self.entries
 
-    def add_round(
-        self, columns: Index, found: tuple[Array, Array, Array, Array], state: RowStateLike, active_set: ActiveSet
-    ) -> Mask:
-        """Record `found` = (coef, intercept, objective, gap) of all columns for these; returns which have converged."""
-        coef, intercept, objective, gap = (part[..., columns] for part in found)
+    def add_round(self, columns: Index, found: tuple[Array, ...], state: RowStateLike, active_set: ActiveSet) -> Mask:
+        """Record `found` = (coef, intercept, objective, gap, rounding error) of all columns for these.
+
+        Returns which have converged.
+        """
+        coef, intercept, objective, gap, error = (part[..., columns] for part in found)
 
         def copy_duals(positions: Index, out: Array, places: Index) -> None:
             state.copy_columns("dual", columns[positions], out, places)
 
-        certificate = Certificate(objective, gap, relative(gap, objective, self.null.objective[columns]))
+        certificate = Certificate(objective, gap, error)
         better = self.record(columns, (coef, intercept), certificate, copy_duals)
         self.certified[columns] |= np.isfinite(gap)
         self.n_active[columns[better]] = active_set.count[columns[better]]
@@ -396,7 +415,7 @@ class _BestRound(BestIterate):
         def copy_duals(positions: Index, out: Array, places: Index) -> None:
             out[:, places] = answer.dual[:, positions]
 
-        certificate = Certificate(answer.objective, answer.gap, answer.relative_gap)
+        certificate = Certificate(answer.objective, answer.gap, self.error[columns])
         self.record(columns, (answer.coef, answer.intercept), certificate, copy_duals)
         self.iterations[columns] += answer.iterations
         self.hessian_rows += answer.hessian_rows

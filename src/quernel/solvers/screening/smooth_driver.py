@@ -108,8 +108,9 @@ def _subsampled_newton(
     best.hessian_rows, before = sample_fit.hessian_rows, np.full(q, np.inf)
     for iteration in range(limits.max_iter):
         # One pass: gradient and certificate, with the slopes of the loss as duals.
+        intercept = problem.round_intercept(coef, intercept)
         found = full_gradient(problem, state, coef, intercept)
-        certificate = certify_gradient(problem, state, found, coef, null)
+        certificate = certify_gradient(problem, state, found, coef, intercept, null)
         best.update(np.arange(q), coef, intercept, state, certificate, int(sample_fit.iterations.max()) + iteration)
         callback(coef, intercept)
         slow, before = best.relative_gap > OPTIONS.max_gap_ratio * before, best.relative_gap
