@@ -13,7 +13,7 @@ from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum, walk_nodes
 from quernel.tables.training_data import ReadOptions, prepare
 from support.model_files import assert_refused, node, read_archive, replace, tamper, write_archive
-from support.models import LEVELS, fitted, rows
+from support.models import LEVELS, conformal_by_group, fitted, rows
 from support.tables import sales, with_times
 
 
@@ -89,6 +89,13 @@ def test_parts_that_make_no_sense_are_refused_before_they_are_used(whole_table, 
 @pytest.mark.parametrize("name", ["phases_", "input_range_", "quantiles_", "_calibration", "fill", "_groups"])
 def test_parts_that_are_not_there_are_refused_before_they_are_used(whole_table, tmp_path, name):
     assert_refused(tmp_path / "m", tamper(whole_table, lambda schema, _: replace(schema, name, None)))
+
+
+def test_groups_without_scores_are_refused(tmp_path):
+    """Whatever kind of error they lead to, here that of an empty iterator."""
+    quernel.save(conformal_by_group(["low", "high"]), tmp_path / "m")
+    whole = (tmp_path / "m").read_bytes()
+    assert_refused(tmp_path / "m", tamper(whole, lambda schema, _: replace(schema, "_calibration", node(()))))
 
 
 def test_a_table_written_again_without_change_is_accepted(whole_table, tmp_path):

@@ -28,7 +28,6 @@ from quernel.kernels import KERNELS
 from quernel.losses import LOSSES
 from quernel.persistence.archive import (
     DTYPE_KINDS,
-    FILE_ERRORS,
     ModelFileError,
     UntrustedError,
     add_checksum,
@@ -117,7 +116,7 @@ def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False, trus
             "objects of quernel and scikit-learn, never code. Replace it (a function by an array of what it returns) "
             f"or, if it can be imported where the file is loaded, give trusted=[{name!r}] to quernel.save and load."
         ) from error
-    except FILE_ERRORS as error:
+    except Exception as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
             f"The model cannot be saved: {_one_line(error)}. Replace what a file cannot hold, such as a generator by a "
@@ -151,7 +150,7 @@ def load(path: str | PathLike[str], *, trusted: Iterable[Any] = ()) -> Any:
     archive = read_archive(path)
     try:
         return _construct(archive, trusted)
-    except FILE_ERRORS as error:
+    except Exception as error:
         advice = ""
         if isinstance(error, UntrustedError):
             names = sorted({name for _, name in error.found})
@@ -160,7 +159,7 @@ def load(path: str | PathLike[str], *, trusted: Iterable[Any] = ()) -> Any:
 
 
 def _construct(archive: bytes, trusted: set[str]) -> Any:
-    """Return the model in an archive; raise one of FILE_ERRORS if anything is wrong with it."""
+    """Return the model in an archive; raise an error of any kind if anything is wrong with it."""
     import skops.io
 
     from quernel.persistence.integrity import check_model  # which imports all of scikit-learn's ensembles
@@ -181,7 +180,7 @@ def _construct(archive: bytes, trusted: set[str]) -> Any:
         if isinstance(model, BaseEstimator):
             check_is_fitted(model)
         check_model(model, trusted)
-    except FILE_ERRORS as error:
+    except Exception as error:
         others = [f"{name} {about.get(name)}" for name, own in versions.items() if about.get(name) != own]
         if others:
             raise ValueError(f"{_one_line(error)} (it was written with {', '.join(others)})") from error
