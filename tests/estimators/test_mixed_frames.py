@@ -75,7 +75,12 @@ def test_traps_are_called_out_before_any_work(table):
     assert len(caught) == 1
     assert caught[0].filename == __file__
     plan = str(small.plan_)
-    for words in ("Column 'street' has 42 categories", "'built' is text that holds numbers", "long right tail"):
+    assert f"encoder_ makes {len(small.encoder_.names)} columns of numbers of its 9" in plan
+    for words in (
+        "Column 'street' has 42 categories",
+        "'built' is text that holds numbers",
+        "long right tail",
+    ):
         assert words in plan
         assert words not in str(caught[0].message)
     with pytest.warns(

@@ -48,6 +48,14 @@ def test_arrays_are_encoded_like_frames():
         found.transform(frame.to_numpy(dtype=object)[:, :3])
 
 
+def test_columns_without_names_are_known_by_their_position(encoder):
+    expected, matrix = encoder.transform(X), X.to_numpy(dtype=object)
+    np.testing.assert_array_equal(encoder.transform(matrix), expected)
+    np.testing.assert_array_equal(TableEncoder().fit(matrix, Y).transform(X), expected)
+    with pytest.raises(TableError, match=f"X has 2 features, but TableEncoder is expecting {X.shape[1]}"):
+        encoder.transform(matrix[:, :2])
+
+
 def test_columns_may_be_permuted(encoder):
     np.testing.assert_array_equal(encoder.transform(X[X.columns[::-1]]), encoder.transform(X))
     names = TableEncoder().fit(X[X.columns[::-1]], Y).get_feature_names_out()

@@ -171,11 +171,16 @@ def read_fit_data(
     if given is None or isinstance(given, ArrayRows):
         names = getattr(header, "feature_names_in_", None)
     encoder = getattr(header, "encoder_", None)
-    notes = _find_traps(X, rows, y, names) if encoder is None else encoder.notes_
+    notes = _find_traps(X, rows, y, names) if encoder is None else [_describe_encoding(encoder), *encoder.notes_]
     alarms = [note for note in notes if any(alarm in note for alarm in ALARMS)]
     if alarms:
         warnings.warn(" ".join(alarms), TableWarning, stacklevel=stacklevel_of_caller())
     return FitData(ArrayRows(rows, y, weight), names, encoder, tuple(notes))
+
+
+def _describe_encoding(encoder: TableEncoder) -> str:
+    n_columns, n_encoded = encoder.n_features_in_, len(encoder.names)
+    return f"X has columns other than finite numbers: encoder_ makes {n_encoded} columns of numbers of its {n_columns}."
 
 
 def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None) -> list[str]:

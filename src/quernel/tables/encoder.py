@@ -163,6 +163,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     def encode_frame(self, frame: Frame, folds: NDArray[np.intp] | None = None, *, finite: bool = False) -> Array:
         """Encode an open table, training rows with their folds, shape (n,); `finite` raises if numbers are infinite."""
+        frame = self._match_columns(frame)
         self.check_frame(frame)
         markers, blocks = self.markers, []
         for column in self.columns_:
@@ -212,6 +213,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         """Return the text that marks missing values of a column, without text that was a category in training."""
         categories = column.categories if isinstance(column, TextColumn) else ()
         return tuple(text for text in text_markers(self.missing) if text not in categories)
+
+    def _match_columns(self, frame: Frame) -> Frame:
+        """Return a table with the names of the fit; where one of the two has none, columns are known by position."""
+        known = self._names_in
+        if frame.named == hasattr(self, "feature_names_in_") or len(frame.names) != len(known):
+            return frame
+        given = dict(zip(known, frame.names, strict=True))
+        return Frame(known, lambda name: frame.get(given[name]), frame.n_rows, named=True)
 
     def check_frame(self, table: Any, of: str = "The table") -> None:
         """Raise TableError if a table does not have the columns and types of the encoder."""
