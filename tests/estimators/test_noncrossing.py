@@ -5,6 +5,7 @@ import pytest
 
 from quernel import KernelQuantileRegressor
 from quernel.datasets import load_wind
+from quernel.estimators.levels import rearrange
 from quernel.metrics import crossing_rate, pinball_loss
 
 LEVELS = np.linspace(0.05, 0.95, 19)
@@ -110,3 +111,40 @@ def test_levels_that_go_through_most_rows_are_certified(n, seed):
     assert model.duality_gap_.max() <= model.tol
     curves = model.feature_map_.transform(X) @ model.coef_ + model.intercept_
     assert np.diff(curves, axis=1).min() >= 0
+
+
+@pytest.fixture
+def one_level_failed(small):
+    """A model of which the level 0.7 has failed, by far; and the model of the other levels alone."""
+    X, y, new = small
+    levels = np.array([0.9, 0.1, 0.7, 0.3, 0.5])
+    model = KernelQuantileRegressor(levels, **SETTINGS["random"]).fit(X, y)
+    others = KernelQuantileRegressor(levels[[0, 1, 3, 4]], **SETTINGS["random"]).fit(X, y)
+    model.intercept_ = model.intercept_ + np.array([0, 0, -1e6, 0, 0])
+    model.duality_gap_ = np.array([1e-9, 1e-9, 1.0, 1e-9, 1e-9])
+    return model, others, new
+
+
+def test_a_failed_level_does_not_touch_the_others(one_level_failed):
+    model, others, new = one_level_failed
+    curves = model.predict(new)
+    np.testing.assert_allclose(curves[:, [0, 1, 3, 4]], others.predict(new), atol=1e-4)
+    np.testing.assert_array_equal(curves[:, 2], curves[:, 4])  # as low as it may be: the level below
+    assert np.all(np.diff(model.predict(new, quantiles=[0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.9]), axis=1) >= 0)
+    np.testing.assert_array_equal(model.predict(new, quantiles=0.7), curves[:, 2])
+    model.duality_gap_ = np.full(5, 1e-9)  # negative control: it would spoil all
+    assert model.predict(new).min() < -1e5
+
+
+def test_failed_levels_are_sorted_and_moved_between_their_neighbours():
+    levels = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    failed = np.array([True, False, True, True, False])
+    given = np.array([[9.0, 2.0, -1.0, 2.5, 3.0], [0.0, 5.0, 1.0, 4.0, 3.0], [7.0, 7.0, 7.0, 7.0, 7.0]])
+    expected = [[-1.0, 2.0, 2.5, 3.0, 3.0], [0.0, 3.0, 3.0, 4.0, 5.0], [7.0, 7.0, 7.0, 7.0, 7.0]]
+    np.testing.assert_array_equal(rearrange(given, levels, failed), expected)
+    mixed = np.array([3, 0, 4, 1, 2])
+    np.testing.assert_array_equal(
+        rearrange(given[:, mixed], levels[mixed], failed[mixed]), np.array(expected)[:, mixed]
+    )
+    for all_or_none in (np.ones(5, dtype=bool), np.zeros(5, dtype=bool), None):
+        np.testing.assert_array_equal(rearrange(given, levels, all_or_none), np.sort(given, axis=1))

@@ -99,6 +99,15 @@ def test_levels_that_cross_are_sorted_by_the_graph(tmp_path):
     assert (np.diff(found[:, [1, 2, 0]], axis=1) >= 0).all()
 
 
+@pytest.mark.parametrize("failed", [[0], [1, 2]])
+def test_levels_that_failed_are_between_their_neighbours_in_the_graph_too(tmp_path, failed):
+    X, y = rows(40)
+    model = KernelQuantileRegressor(LEVELS, n_components=200, alpha=1e-7, random_state=0).fit(X, y)
+    model.duality_gap_, model.intercept_ = np.zeros(len(LEVELS)), model.intercept_.copy()
+    model.duality_gap_[failed], model.intercept_[failed] = 1.0, 7.0
+    held_against_onnx(model, tmp_path / "m.onnx")
+
+
 def test_curves_at_frequent_values_are_there_in_the_graph_too(tmp_path):
     X, _ = rows()
     claims = np.random.default_rng(0).poisson(0.3, len(X))

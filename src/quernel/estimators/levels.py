@@ -14,15 +14,38 @@ Array = NDArray[np.floating]
 SAME = 1e-12
 
 
-def rearrange(curves: Array, levels: Array) -> Array:
+def rearrange(curves: Array, levels: Array, failed: NDArray[np.bool_] | None = None) -> Array:
     """Sort each row's quantiles into the order of the levels: the rearrangement of the estimated quantile curve.
 
     It removes crossing and is never farther from the true quantiles (Chernozhukov, Fernandez-Val and Galichon 2010).
+    Levels that `failed` (q,) to converge must not move the others: those are sorted among themselves, and quantiles of
+    failed levels are moved between the neighbours that did not fail.
     """
     order = np.argsort(levels)
+    spoiled = np.zeros(len(order), dtype=bool) if failed is None else failed[order]
+    ascending, kept = curves[:, order], np.flatnonzero(~spoiled)
+    if len(kept) in (0, len(order)):
+        ascending = np.sort(ascending, axis=1)
+    else:
+        for part in (~spoiled, spoiled):
+            ascending[:, part] = np.sort(ascending[:, part], axis=1)
+        for k, (below, above) in neighbours(spoiled).items():
+            low = -np.inf if below is None else ascending[:, below]
+            ascending[:, k] = np.minimum(
+                np.maximum(ascending[:, k], low), np.inf if above is None else ascending[:, above]
+            )
     sorted_curves = np.empty_like(curves)
-    sorted_curves[:, order] = np.sort(curves[:, order], axis=1)
+    sorted_curves[:, order] = ascending
     return sorted_curves
+
+
+def neighbours(failed: NDArray[np.bool_]) -> dict[int, tuple[int | None, int | None]]:
+    """Of every failed one of ascending levels, the next lower and the next higher one that did not fail, if any."""
+    kept = np.flatnonzero(~failed).tolist()
+    return {
+        k: (max((one for one in kept if one < k), default=None), min((one for one in kept if one > k), default=None))
+        for k in np.flatnonzero(failed).tolist()
+    }
 
 
 @dataclass(frozen=True, eq=False)

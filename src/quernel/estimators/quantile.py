@@ -106,7 +106,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Whether to fit an unpenalised intercept b (the paper has none).
     noncrossing : {"rearrange", "joint", None}, default="rearrange"
         How to avoid quantile crossing. "rearrange" sorts the predicted quantiles of each row (Chernozhukov,
-        Fernandez-Val and Galichon 2010); None returns them as fitted. "joint" fits all levels together under the
+        Fernandez-Val and Galichon 2010), levels that did not converge only between their neighbours; None returns them
+        as fitted. "joint" fits all levels together under the
         constraint that they do not cross at any training row (without an intercept, by no more than 1e-7 of the
         standard deviation of y), and sorts predictions elsewhere. It takes two or three times as long if levels cross,
         and needs features that fit in memory.
@@ -499,12 +500,17 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     def _curves(self, X: Array) -> Array:
         """Predictions at the fitted levels, (n, q), in their given order; sorted unless `noncrossing` is None."""
         curves = self._predict_raw(X)
-        return curves if self.noncrossing is None else rearrange(curves, self.quantiles_)
+        return curves if self.noncrossing is None else rearrange(curves, self.quantiles_, self._failed_levels())
+
+    def _failed_levels(self) -> NDArray[np.bool_]:
+        """Mask (q,) of the levels whose duality gap is above `tol`."""
+        return ~(self.duality_gap_ <= self.tol)
 
     def _distribution(self, X: Array) -> QuantileFunction:
         """Conditional quantile functions of the rows: ascending levels, sorted quantiles."""
         order = np.argsort(self.quantiles_)
-        return QuantileFunction(self.quantiles_[order], np.sort(self._predict_raw(X), axis=1))
+        curves = rearrange(self._predict_raw(X), self.quantiles_, self._failed_levels())
+        return QuantileFunction(self.quantiles_[order], curves[:, order])
 
 
 def _evaluate_snapped(outputs: Callable[[Array], Array], masses: Array, near: float, X: Array) -> Array:

@@ -23,7 +23,7 @@ from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scale, Scores, conformal_quantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators.levels import QuantileFunction
+from quernel.estimators.levels import QuantileFunction, neighbours
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
@@ -258,11 +258,30 @@ def _snap_to_point_masses(model: KernelQuantileRegressor, raw: Tensor, tolerance
 
 
 def _sorted_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
-    """Return the fitted quantiles sorted within each row, shape (n, q)."""
-    raw, q = _raw_curves(model, x), len(model.quantiles_)
-    if q == 1:
-        return raw
-    return x.graph.apply("TopK", raw, np.array([q]), outputs=2, axis=1, largest=0, sorted=1)[0]
+    """Return the fitted quantiles rearranged within each row by ascending level, shape (n, q): `levels.rearrange`."""
+    raw, failed, order = _raw_curves(model, x), model._failed_levels(), np.argsort(model.quantiles_)
+    if failed.all() or not failed.any():
+        return _sort(raw, len(order))
+    spoiled = failed[order]
+    columns: list[Tensor] = [raw] * len(order)
+    for part in (~spoiled, spoiled):
+        places = np.flatnonzero(part)
+        ascending = _sort(raw.take(order[places], axis=1), len(places))
+        for k, place in enumerate(places.tolist()):
+            columns[place] = ascending.take([k], axis=1)
+    for place, (below, above) in neighbours(spoiled).items():
+        if below is not None:
+            columns[place] = x.graph.apply("Max", columns[place], columns[below])
+        if above is not None:
+            columns[place] = x.graph.apply("Min", columns[place], columns[above])
+    return hstack(columns)
+
+
+def _sort(curves: Tensor, count: int) -> Tensor:
+    """The `count` columns of each row in ascending order."""
+    if count == 1:
+        return curves
+    return curves.graph.apply("TopK", curves, np.array([count]), outputs=2, axis=1, largest=0, sorted=1)[0]
 
 
 def check_exportable(model: ConformalQuantileRegressor) -> None:
