@@ -32,7 +32,7 @@ from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scores
 from quernel.conformal.table_model import TableModel
-from quernel.estimators import KernelClassifier, KernelQuantileRegressor
+from quernel.estimators import KernelClassifier, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.base import KernelEstimator
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
 from quernel.kernels import resolve
@@ -335,20 +335,30 @@ def _make_rows(model: Any) -> Any:
 def _(model: KernelEstimator) -> Any:
     """One row, 0 clipped to the range of the training rows; of mixed columns a table, as for a `TableModel`."""
     if hasattr(model, "encoder_"):
-        return {column.name: [SAMPLES.get(column.kind), None] for column in model.encoder_.columns_}
+        return _make_table(model.encoder_)
     return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None]
 
 
 @_make_rows.register
+def _(model: TabularQuantileRegressor) -> Any:
+    """One row, of the values that replace missing ones; of mixed columns a table."""
+    return _make_table(model.encoder_) if hasattr(model, "encoder_") else np.asarray(model._fill, dtype=float)[None]
+
+
+@_make_rows.register
 def _(model: TableModel) -> Any:
-    """A table of two rows: one of values, one of missing values."""
-    return {column.name: [SAMPLES.get(column.kind), None] for column in model.encoder.columns_}
+    return _make_table(model.encoder)
 
 
 @_make_rows.register
 def _(model: ConformalQuantileRegressor) -> Any:
     """Those of the model inside."""
     return _make_rows(unwrap_frozen(model.estimators_[0]))
+
+
+def _make_table(encoder: TableEncoder) -> dict[str, list[Any]]:
+    """Return a table of two rows: one of values, one of missing values."""
+    return {column.name: [SAMPLES.get(column.kind), None] for column in encoder.columns_}
 
 
 def _try_model(model: Any) -> None:
@@ -359,7 +369,7 @@ def _try_model(model: Any) -> None:
     if rows is None or (isinstance(rows, dict) and isinstance(model, ConformalQuantileRegressor)):
         return
     n = 2 if isinstance(rows, dict) else len(rows)
-    str(getattr(model, "plan_", None))
+    str(getattr(model, "plan_", model))
     model.predict(rows)
     if isinstance(model, ConformalQuantileRegressor):
         groups = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * n}
@@ -367,10 +377,11 @@ def _try_model(model: Any) -> None:
         model.predict_interval(rows, **groups, **ratio)
     elif hasattr(model, "predict_proba"):  # not for every loss
         model.predict_proba(rows)
-    elif isinstance(model, KernelQuantileRegressor | TableModel):
+    elif isinstance(model, KernelQuantileRegressor | TabularQuantileRegressor | TableModel):
         model.predict(rows, float(np.mean(model.quantiles_)))  # a level between the fitted ones
         model.predict_cdf(rows, np.zeros(n))
-        model.is_extrapolation(rows)
+        if not isinstance(model, TabularQuantileRegressor):
+            model.is_extrapolation(rows)
         if getattr(model, "interval", None) is not None:
             model.predict_interval(rows)
 
@@ -393,5 +404,5 @@ RULES: tuple[tuple[Any, Callable[[Any], None]], ...] = (
 )
 TRIALS: tuple[tuple[Any, Callable[[Any], None]], ...] = (
     (BaseGradientBoosting, _check_gradient_boosting),
-    (KernelEstimator | ConformalQuantileRegressor | TableModel, _try_model),
+    (KernelEstimator | TabularQuantileRegressor | ConformalQuantileRegressor | TableModel, _try_model),
 )
