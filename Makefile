@@ -16,7 +16,7 @@ test: lint types layers
 # An environment of its own with exactly the lower bounds that pyproject.toml declares.
 test-lowest: $(READY)
 	$(PYTHON) -m venv --clear $(VENV)-lowest
-	$(BIN)/python tools/lowest.py plots > $(VENV)-lowest/pins.txt
+	$(BIN)/python tools/lowest.py app > $(VENV)-lowest/pins.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable . --requirement $(VENV)-lowest/pins.txt
 	$(VENV)-lowest/bin/python -W ignore tools/smoke.py
 
@@ -51,5 +51,5 @@ $(VENV)/bin/python:
 # pip older than 25.1 cannot read dependency groups; the marker file makes set-up run once per change of pyproject.toml.
 $(READY): pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[plots]" --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[app]" --group dev
 	touch $@

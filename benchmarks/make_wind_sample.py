@@ -1,6 +1,6 @@
 """Build the wind sample that quernel ships from the full La Haute Borne record.
 
-python benchmarks/make_wind_sample.py SOURCE.parquet src/quernel/datasets/data/wind.parquet
+python benchmarks/make_wind_sample.py SOURCE.parquet src/quernel/datasets/data/wind.npz
 """
 
 import argparse
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 ROWS = 15_000
 SEED = 20_140_101
@@ -21,17 +19,7 @@ NAMES = {
     "Ot_avg": "temperature",
     "P_avg": "power",
 }
-NUMBER = pa.float32()
-SCHEMA = pa.schema(
-    {
-        "time": pa.timestamp("s", tz="UTC"),
-        "turbine": pa.string(),
-        "wind_speed": NUMBER,
-        "wind_direction": NUMBER,
-        "temperature": NUMBER,
-        "power": NUMBER,
-    }
-)
+NUMBERS = ("wind_speed", "wind_direction", "temperature", "power")
 
 
 def clean(source: pd.DataFrame) -> pd.DataFrame:
@@ -52,12 +40,16 @@ def sample(frame: pd.DataFrame) -> pd.DataFrame:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="Parquet file of the full record")
-    parser.add_argument("output", type=Path, help="Parquet file to write")
+    parser.add_argument("output", type=Path, help="NumPy archive to write")
     arguments = parser.parse_args()
     rows = sample(clean(pd.read_parquet(arguments.source)))
-    table = pa.Table.from_pandas(rows, schema=SCHEMA, preserve_index=False).replace_schema_metadata(None)
-    pq.write_table(table, arguments.output, compression="zstd", compression_level=19)
-    print(f"{arguments.output}: {table.num_rows} rows, {arguments.output.stat().st_size / 1000:.0f} kB")
+    turbines, turbine = np.unique(rows["turbine"].astype(str), return_inverse=True)
+    numbers = {name: np.round(100 * rows[name]).astype(np.int32) for name in NUMBERS}
+    seconds = rows["time"].to_numpy().astype("datetime64[s]").astype(np.int64)
+    np.savez_compressed(
+        arguments.output, **numbers, time=seconds, turbine=turbine.astype(np.uint8), turbines=turbines.astype(np.str_)
+    )
+    print(f"{arguments.output}: {len(rows)} rows, {arguments.output.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -53,17 +53,16 @@ FIT = """
 import json, resource, sys, time
 from quernel import KernelQuantileRegressor
 from quernel.solvers.progress import listening
-from quernel.tables.parquet_table import open_parquet
-from quernel.tables.streaming_training import prepare_streamed
-from quernel.tables.training_data import ReadOptions
+from quernel.tables.files import open_table
+from quernel.tables.training_data import ReadOptions, prepare_files
 from pathlib import Path
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
 sweeps = set()
 begin = time.perf_counter()
-training = prepare_streamed(open_parquet(folder), ReadOptions("y"))
-learnt = time.perf_counter()
-with listening(lambda progress: sweeps.add(progress.sweep)):
+with open_table(folder) as table, listening(lambda progress: sweeps.add(progress.sweep)):
+    training = prepare_files(table, ReadOptions("y"))
+    learnt = time.perf_counter()
     model = KernelQuantileRegressor(**options).fit(training.rows)
 end = time.perf_counter()
 print(json.dumps({

@@ -27,6 +27,7 @@ from quernel import theory
 from quernel.conformal.table_model import TableModel
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.tables.column_stats import OPTIONS
+from quernel.tables.columns import TargetColumn
 from quernel.tables.training_data import ReadOptions, prepare
 from support.command_line import run
 from support.tables import sales
@@ -270,13 +271,16 @@ def test_the_example_of_the_plots_runs_and_its_table_has_every_display(tmp_path,
 
 
 def test_the_command_line_page_states_which_categories_get_a_column():
-    few, most = map(int, re.search(r"with at least (\d+) rows, at most the (\d+) most frequent", COMMAND_LINE).groups())
-    counts = {"rare": few - 1, "known": few} | {f"w{k:03}": few + 1 + k for k in range(most)}
-    text = [category for category, count in counts.items() for _ in range(count)]
-    for categories, expected in ((text, set(counts) - {"rare", "known"}), (text[: 3 * few], {"known", "w000"})):
-        table = pa.table({"text": categories, "y": np.arange(float(len(categories)))})
+    few = int(re.search(r"with at least (\d+) rows, one for all other categories", COMMAND_LINE)[1])
+    most = int(re.search(r"Of more than (\d+) categories, each is the mean of the target", COMMAND_LINE)[1])
+    for n_others in (most - 2, most - 1):
+        counts = {"rare": few - 1, "known": few} | {f"w{k:03}": few + 1 + k for k in range(n_others)}
+        text = [category for category, count in counts.items() for _ in range(count)]
+        table = pa.table({"text": text, "y": np.arange(float(len(text)))})
         (column,) = prepare(table, ReadOptions("y")).encoder.columns_
-        assert set(column.categories) == expected
+        means = n_others + 2 > most
+        assert isinstance(column, TargetColumn) == means
+        assert set(column.categories) == set(counts) - (set() if means else {"rare"})
 
 
 def test_the_command_line_page_names_options_that_exist():

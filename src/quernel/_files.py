@@ -6,9 +6,11 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import signal
 import stat
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,3 +146,27 @@ def as_size(n_bytes: float) -> str:
         if n_bytes >= size or unit == "MB":
             return f"{max(n_bytes / size, 0.1):.{1 if n_bytes < 10 * size else 0}f} {unit}"
     raise AssertionError
+
+
+# Names of temporary folders, and of the file in them that their process keeps locked.
+FOLDER_PREFIX, FOLDER_LOCK = "quernel-copy-", "owner.lock"
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder that is removed at the end or, if this process is killed, by the next `remove_leftovers`."""
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as made, (Path(made) / "owner").open("wb") as owner:
+        if _lock(owner.fileno()):
+            Path(owner.name).rename(Path(made) / FOLDER_LOCK)  # visible to others only once it is locked
+        inner = Path(made) / "files"
+        inner.mkdir()
+        yield inner
+
+
+def remove_leftovers() -> None:
+    """Remove the temporary folders of processes that have ended."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        # OSError: removed in the meantime, or another user's.
+        with contextlib.suppress(OSError), (folder / FOLDER_LOCK).open("rb") as owner:
+            if _lock(owner.fileno()):
+                shutil.rmtree(folder)

@@ -16,7 +16,8 @@ from pyarrow import csv
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.conformal.table_model import TableModel
-from quernel.tables import reading
+from quernel.tables import parquet_table
+from quernel.tables.files import open_table, read_table
 from quernel.tables.training_data import ReadOptions, prepare
 from support.command_line import run
 from support.tables import sales
@@ -67,11 +68,7 @@ def made(tmp_path_factory):
         archive.writestr("mine", "mine")
     (folder / "loners.csv").write_text("x,g,y\n" + "".join(f"{i},{i % 3 or ''},{i % 7}\n" for i in range(60)))
     (folder / "same.csv").write_text("x,y\n" + "".join(f"{i},5\n" for i in range(30)) + "31,\n")
-    pq.write_table(reading.read(folder / "same.csv"), folder / "same.parquet")
-    (folder / "semicolons.csv").write_text("x;y\n" + "".join(f"{i},5;{i},25\n" for i in range(30)))
-    (folder / "tabs.txt").write_text("x\ty\n" + "".join(f"{i}\t{i}\n" for i in range(30)))
-    (folder / "commas.tsv").write_text("x,y\n" + "".join(f"{i},{i}\n" for i in range(30)))
-    (folder / "latin.csv").write_bytes("größe,y\n".encode("latin1") + b"1,2\n" * 30)
+    pq.write_table(read_table(folder / "same.csv"), folder / "same.parquet")
     (folder / "commas.csv").write_text('"size, m2",age,y\n' + "".join(f"{i},{i % 5},{i % 7}\n" for i in range(30)))
     (folder / "marks.csv").write_text("x,y\n" + "".join(f"{i},{i % 7 or '?'}\n" for i in range(30)))
     (folder / "old.csv").write_text("mine")
@@ -83,7 +80,7 @@ def made(tmp_path_factory):
 def folder(made):
     fit = run("fit", "sales.parquet", "--target", "price", "--model", "m.quernel", *QUICK, cwd=made)
     assert fit.returncode == 0, fit.stderr
-    training = prepare(reading.read(made / "flat2.csv"), ReadOptions("y"))
+    training = prepare(read_table(made / "flat2.csv"), ReadOptions("y"))
     base = KernelQuantileRegressor([0.2, 0.8], n_components=5, random_state=0)
     interval = ConformalQuantileRegressor(base, 0.5, random_state=0).fit(training.X, training.y)
     model = TableModel(training.encoder, interval.estimators_[0], "y", interval=interval)
@@ -216,7 +213,7 @@ def test_columns_of_levels_and_of_kept_columns_have_names_of_their_own(folder, t
     made = run("fit", "flat2.csv", "--target", "y", "--model", tmp_path / "m", "--components", 5, "--quantiles", levels)
     assert made.returncode == 0, made.stderr
     run("predict", tmp_path / "m", "flat2.csv", "--out", tmp_path / "p.csv", "--keep", "x,y,x")
-    assert reading.read(tmp_path / "p.csv").column_names == ["x", "y", "q0.5", "q0.9999999", "q0.99999999"]
+    assert read_table(tmp_path / "p.csv").column_names == ["x", "y", "q0.5", "q0.9999999", "q0.99999999"]
 
 
 def test_a_page_that_cannot_be_written_leaves_the_model(folder, tmp_path):
@@ -244,11 +241,11 @@ def test_numbers_that_are_names_keep_their_zeros(folder, tmp_path, memory):
     assert report["columns"] == {"zip": "text", "x": "number"}
     assert quernel.load(tmp_path / "m").encoder.columns_[0].categories == ("01234", "1234", "99999")
     assert run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv").returncode == 0
-    middle = reading.read(tmp_path / "p.csv")["q0.5"].to_numpy()
+    middle = read_table(tmp_path / "p.csv")["q0.5"].to_numpy()
     assert middle[1] - middle[3] > 0.5  # 1234 is not 01234
-    pq.write_table(reading.read(tmp_path / "t.csv"), tmp_path / "t.parquet")  # where both are the same number
+    pq.write_table(read_table(tmp_path / "t.csv"), tmp_path / "t.parquet")  # where both are the same number
     ran = run("predict", tmp_path / "m", tmp_path / "t.parquet", "--out", tmp_path / "no.csv")
-    refused(ran, "'zip' holds int64, but the model was fitted to texts")
+    refused(ran, "'zip' holds float64, but the model was fitted to texts")
 
 
 def test_a_model_of_csv_takes_the_same_rows_from_parquet(folder, tmp_path):
@@ -325,15 +322,14 @@ def test_all_formats_give_the_same_model_and_the_same_predictions(folder, tmp_pa
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet", "feather"])
 def test_predictions_come_piece_by_piece_in_the_format_of_the_ending(folder, tmp_path, ending, monkeypatch):
-    monkeypatch.setattr(reading, "BATCH_ROWS", 64)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 64)
     out = tmp_path / f"p.{ending}"
     for source in ("sales.parquet", "sales.csv"):
         ran = run("predict", "m.quernel", source, "--out", out, "--keep", "age,place", "--force", "--json")
         assert ran.returncode == 0, ran.stderr
         report = json.loads(ran.stdout)
         assert report["rows"] == 400
-        table = reading.read(out)
+        table = read_table(out)
         assert table.column_names == ["age", "place", "q0.1", "q0.5", "q0.9"]
         np.testing.assert_allclose(
             np.column_stack(table.columns[2:]), quernel.load(folder / "m.quernel").predict(sales()), rtol=1e-9
@@ -344,11 +340,10 @@ def test_predictions_come_piece_by_piece_in_the_format_of_the_ending(folder, tmp
 
 def test_pieces_are_pieces(folder, monkeypatch):
     """So that the test above reads more than one."""
-    monkeypatch.setattr(reading, "BATCH_ROWS", 64)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 64)
     for name in ("sales.parquet", "sales.csv"):
-        with reading.in_batches(folder / name, ["age"]) as batches:
-            assert len(list(batches.pieces)) > 3
+        with open_table(folder / name) as table:
+            assert len(list(table.iter_batches(["age"]))) > 3
 
 
 def test_other_levels_columns_weights_and_logarithms(folder, tmp_path):
@@ -366,7 +361,7 @@ def test_other_levels_columns_weights_and_logarithms(folder, tmp_path):
     np.testing.assert_allclose(model.predict(table), np.exp(by_hand.predict(model.encoder.transform(table))), rtol=1e-9)
     ran = run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv", "--quantiles", "0.3")
     assert ran.returncode == 0, ran.stderr
-    found = reading.read(tmp_path / "p.csv")["q0.3"].to_numpy()
+    found = read_table(tmp_path / "p.csv")["q0.3"].to_numpy()
     np.testing.assert_allclose(found, model.predict(table, quantiles=0.3), rtol=1e-9)
 
 
@@ -391,7 +386,7 @@ def test_calibrated_intervals_are_further_columns(folder, tmp_path):
     ran = run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv", "--quantiles", "0.5")
     assert ran.returncode == 0, ran.stderr
     assert "1 quantile of 'price' and its 80% interval" in " ".join(ran.stdout.split())
-    found = reading.read(tmp_path / "p.csv")
+    found = read_table(tmp_path / "p.csv")
     assert found.column_names == ["q0.5", "lower", "upper"]
     table = sales()
     there = table.filter(table["price"].is_valid())
@@ -502,7 +497,7 @@ def test_a_file_without_rows_gives_a_file_without_rows(folder, tmp_path):
     ran = run("predict", "m.quernel", "header.csv", "--out", tmp_path / "p.csv", "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["rows"] == 0
-    assert reading.read(tmp_path / "p.csv").column_names == ["q0.1", "q0.5", "q0.9"]
+    assert read_table(tmp_path / "p.csv").column_names == ["q0.1", "q0.5", "q0.9"]
 
 
 FIT = ("fit", "sales.csv", "--target", "price", "--model", "new.quernel", *QUICK)
@@ -608,7 +603,7 @@ BROKEN = {
     "target without values": (fitting("lost.csv"), ["'y' is missing in all 30 rows"]),
     "logarithm of a negative target": (fitting("negative.csv", "y", "--log-target"), ["4 values of 'y'", "-3"]),
     "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["weight column 'w' has 9 negative entries"]),
-    "empty file": (fitting("empty.csv"), ["empty.csv cannot be read as CSV", "Empty"]),
+    "empty file": (fitting("empty.csv"), ["empty.csv cannot be read as CSV: it is empty"]),
     "header only": (fitting("header.csv", "price"), ["header.csv has no rows: there is nothing to learn from"]),
     "tuning without rows": (tuning("header.csv"), ["header.csv has no rows"]),
     "too few rows": (fitting("few.csv"), ["2 rows", "20"]),
@@ -618,23 +613,15 @@ BROKEN = {
         ["the same in all 30 rows of same.parquet"],
     ),
     "tuning one value": (tuning("same.csv", "y"), ["the same in all 30 rows"]),
-    "semicolons": (
-        fitting("semicolons.csv"),
-        ["semicolons.csv has its columns separated by semicolons, not by commas"],
-    ),
-    "tabs in a text file": (fitting("tabs.txt"), ["tabs.txt has its columns separated by tabs", ".tsv"]),
-    "commas where tabs should be": (fitting("commas.tsv"), ["separated by commas, not by tabs"]),
-    "predicting for semicolons": (
-        ("predict", "interval.quernel", "semicolons.csv", "--out", "new.csv"),
-        ["separated by semicolons"],
-    ),
-    "another encoding": (fitting("latin.csv"), ["latin.csv holds text that is not UTF-8"]),
     "one file for model and page": (
         fitting("flat2.csv", "y", "--model", "new.html", "--report", "./new.html"),
         ["--model and --report name the same file"],
     ),
     "names given twice": (fitting("twice.csv"), ["twice.csv has more than one column named 'x'"]),
-    "ragged lines": (fitting("ragged.csv"), ["ragged.csv cannot be read as CSV", "columns"]),
+    "ragged lines": (
+        fitting("ragged.csv"),
+        ["ragged.csv cannot be read as CSV: line 3 has 3 fields, but the header has 2"],
+    ),
     "torn Parquet": (fitting("torn.parquet", "price"), ["torn.parquet cannot be read"]),
     "torn gzip": (fitting("torn.csv.gz", "price"), ["torn.csv.gz cannot be read as CSV"]),
     "noise": (fitting("noise.feather", "price"), ["noise.feather cannot be read as Arrow"]),
@@ -712,9 +699,12 @@ def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(folder, arguments)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        ran = run(*arguments)
+        copied = run(*arguments)
+        ran = run(*("sales.parquet" if word == "sales.csv" else word for word in arguments))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    if "sales.csv" in arguments:  # which is copied first
+        refused(copied, "sales.csv could not be copied for reading", "File too large", "TMPDIR")
     refused(ran, "could not be written", "File too large")
     assert snapshot(folder) == before
 

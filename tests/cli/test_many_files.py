@@ -17,7 +17,7 @@ from quernel.cli.options import parse_bytes
 from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
 from quernel.solvers.screening import driver
-from quernel.tables.multi_file import read
+from quernel.tables.files import read_table
 from support.command_line import assert_same_model, fit_model, run
 from support.tables import sales, write_files
 
@@ -44,7 +44,7 @@ def read_shared(name):
     path = SHARED / f"{name}.parquet"
     if not path.exists():
         pytest.skip(f"{path.name} is not here")
-    return read(path)
+    return read_table(path)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_bad_file_among_those_to_predict_is_named_and_nothing_is_written(tmp_p
     fit_model(folder, "price", tmp_path / "m.quernel", *QUICK)
     ran = run("predict", tmp_path / "m.quernel", folder, "--out", tmp_path / "p.parquet", "--keep", "age")
     assert ran.returncode == 0, ran.stderr
-    whole = read(tmp_path / "p.parquet")
+    whole = read_table(tmp_path / "p.parquet")
     np.testing.assert_array_equal(whole["age"].to_numpy(), sales()["age"].to_numpy())
     (tmp_path / "p.parquet").unlink()
     group = damaged(folder / "part01.parquet")

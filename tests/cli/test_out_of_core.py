@@ -17,7 +17,7 @@ from quernel.conformal import regressor
 from quernel.data import SelectedRows
 from quernel.estimators import quantile_cv
 from quernel.report import evaluation
-from quernel.tables import reading, reservoir_sample
+from quernel.tables import parquet_table, training_data
 from support.command_line import assert_same_model, fit_model, run
 from support.report_page import read as read_page
 from support.tables import sales, write_files
@@ -48,7 +48,9 @@ def nearly_equal(one, other):
         assert one == other
 
 
-@pytest.mark.parametrize(("memory", "read"), [((), "whole"), (LITTLE, "streamed")], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("memory", "read"), [((), "whole"), (("--max-memory", "5kB"), "streamed")], ids=["whole", "streamed"]
+)
 def test_the_range_of_targets_is_that_of_their_logarithms(tmp_path, memory, read):
     """Targets whose squares overflow, or that are all but equal, are refused unless their logarithms are fitted."""
     x = np.linspace(0, 1, 400)
@@ -92,7 +94,7 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(tmp_path, options):
 
 
 def test_a_report_of_a_stream_evaluates_on_a_sample_of_rows_that_the_fit_has_not_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(reservoir_sample, "MIN_SAMPLE", 300)
+    monkeypatch.setattr(training_data, "MIN_SAMPLE", 300)
     seen, judges = [], []
     refit, judge = evaluation.subset, evaluation._evaluate
 
@@ -138,13 +140,13 @@ def test_report_evaluates_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, m
     whole = read_report(run(*arguments, tmp_path / "whole.html"))
     assert (whole["rows_evaluated"], whole["sample_of"]) == (n, None)
     report_command = import_module("quernel.cli.report")
-    drawn, draw = [], report_command._draw_sample
+    drawn, draw = [], report_command._read_sample
 
     def keep(*given):
         drawn.append(draw(*given))
         return drawn[0]
 
-    monkeypatch.setattr(report_command, "_draw_sample", keep)
+    monkeypatch.setattr(report_command, "_read_sample", keep)
     sampled = read_report(run(*arguments, tmp_path / "sampled.html", *LITTLE))
     (sample,) = drawn
     assert (len(sample.table), sampled["sample_of"]) == (1000, n)
@@ -165,7 +167,7 @@ def test_report_evaluates_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, m
 
 
 def test_samples_with_too_few_targets_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reservoir_sample, "MIN_SAMPLE", 1)
+    monkeypatch.setattr(training_data, "MIN_SAMPLE", 1)
     folder = write_files(tmp_path / "data", sales())
     fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
     ran = run(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
@@ -185,7 +187,7 @@ def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(tmp_path, monkeypa
         way["command"] = way["command"].replace(f" {' '.join(LITTLE)}", "")
     assert streamed == whole
     assert whole["rows"] < 900
-    monkeypatch.setattr(reservoir_sample, "MIN_SAMPLE", 500)
+    monkeypatch.setattr(training_data, "MIN_SAMPLE", 500)
     ran = run(*arguments, *LITTLE)
     sampled = read_report(ran)
     assert (sampled["rows"], sampled["columns"]) == (whole["rows"], whole["columns"])
@@ -205,7 +207,7 @@ def written(path, table):
 
 @pytest.mark.parametrize("name", ["sales.csv", "sales.csv.gz", "sales.feather"])
 def test_files_of_other_formats_are_read_in_parts(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 64)
     table = sales(300)
     path = written(tmp_path / name, table)
     whole = fit_model(path, "price", tmp_path / "whole", *QUICK)

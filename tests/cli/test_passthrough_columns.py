@@ -8,7 +8,8 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.tables import reading
+from quernel.tables import parquet_table
+from quernel.tables.files import read_table
 from support.command_line import run
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
@@ -30,7 +31,7 @@ ODD = {
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 600)
+    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 16)
     return tmp_path
 
 
@@ -89,7 +90,7 @@ def test_inputs_that_are_kept_stay_what_they_are_and_are_read_as_before(here):
     write(here / "bad.csv", numbers() | inputs)
     ran = run("predict", "m", "bad.csv", "--out", "no.csv", "--keep", "n")
     assert ran.returncode == 1
-    assert "Column 'n' holds strings such as 'many'" in ran.stderr
+    assert "column 'n' holds 'many' (row 151 below the header), where a number is needed" in ran.stderr
 
 
 def test_dictionaries_that_differ_from_piece_to_piece_are_kept(here):
@@ -102,7 +103,7 @@ def test_dictionaries_that_differ_from_piece_to_piece_are_kept(here):
     for out in ("p.arrow", "p.csv", "p.parquet"):
         ran = run("predict", "m", "t.arrow", "--out", out, "--keep", "w")
         assert ran.returncode == 0, ran.stderr
-        assert reading.read(here / out)["w"].to_pylist() == texts.to_pylist()
+        assert read_table(here / out)["w"].to_pylist() == texts.to_pylist()
 
 
 UNWRITABLE = {
@@ -129,5 +130,9 @@ def test_what_cannot_be_written_is_refused_with_its_file_and_column(here, name):
     for word in ("'odd'", "t.arrow", kind, ".arrow"):
         assert word in ran.stderr
     assert not (here / f"p.{ending}").exists()
-    assert run("predict", "m", "t.arrow", "--out", "p.arrow", "--keep", "odd").returncode == 0
-    assert reading.read(here / "p.arrow")["odd"].to_pylist() == make(40).to_pylist()
+    again = run("predict", "m", "t.arrow", "--out", "p.arrow", "--keep", "odd")
+    if "months" in name:  # which no copy of the data holds
+        assert again.returncode == 1
+        return
+    assert again.returncode == 0
+    assert read_table(here / "p.arrow")["odd"].to_pylist() == make(40).to_pylist()

@@ -295,8 +295,8 @@ def test_an_unknown_format_is_refused(tmp_path):
 
 def test_a_process_that_read_files_ends_well(folder):
     """Arrow's threads can abort the interpreter when it exits: the exit code would tell."""
-    reading = "from pathlib import Path; from quernel.tables.multi_file import read; " + "; ".join(
-        f"print(len(read(Path('{name}'))))" for name in ("data.csv", "data.parquet")
+    reading = "from pathlib import Path; from quernel.tables.files import read_table; " + "; ".join(
+        f"print(len(read_table(Path('{name}'))))" for name in ("data.csv", "data.parquet")
     )
     ran = run_process(code=reading, cwd=folder)
     assert ran.returncode == 0, ran.stderr

@@ -12,7 +12,7 @@ import pytest
 import quernel
 import quernel.cli
 from quernel.cli.options import split_list
-from quernel.tables import reading
+from quernel.tables import parquet_table
 from support.command_line import run
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
@@ -55,8 +55,8 @@ def test_a_column_without_a_name_is_left_out(here, memory, ending):
     ran = run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory, "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["columns"] == {"x": "number"}
-    assert "Column '' is left out: it has no name" in ran.stderr
-    assert "Give it one in the file to use it." in ran.stderr
+    assert "t.csv has a column without a name, like the row numbers that pandas writes" in ran.stderr
+    assert "Give it a name in the file to use it." in ran.stderr
     assert run("predict", "m", "t.csv", "--out", "p.csv").returncode == 0
 
 
@@ -159,7 +159,7 @@ def test_complaints_of_estimators_name_options(here, options, message):
 
 
 def test_a_target_of_truth_values_that_begins_with_numbers_is_evaluated(here, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 600)
+    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 16)
     spellings = [("0", "1") if i < 200 else ("false", "true") for i in range(400)]
     (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{spellings[i][i % 3 > 0]}\n" for i in range(400)))
     assert run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK).returncode == 0

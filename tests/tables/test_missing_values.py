@@ -10,7 +10,9 @@ import pytest
 
 from quernel import KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel, UnseenCategories, UnseenCategoriesWarning
-from quernel.tables import TableError, TextColumn, multi_file, reading
+from quernel.tables import TableError, TextColumn
+from quernel.tables.csv_files import CsvOptions, model_csv_options
+from quernel.tables.files import open_table, read_table
 from quernel.tables.missing_values import MISSING_MARKERS, equivalent_spellings
 from quernel.tables.training_data import ReadOptions, prepare
 from support.tables import fit_encoder
@@ -84,16 +86,11 @@ def test_csv_files_have_the_words_of_the_model(tmp_path):
     encoder = learnt(place=["NA", "EU", None] * 6, n=[1.0, None, 3.0] * 6)
     path = tmp_path / "x.csv"
     path.write_text('place,n,more\nNA,NA,NA\nEU,1,x\n"",2,\nNULL,3,null\n')
-    how = reading.encoder_csv_options(encoder)
-    with reading.in_batches(path, None, how) as batches:
-        pieces = pa.Table.from_batches(batches.pieces)
-    for table in (reading.read(path, how), pieces):
-        assert table.to_pydict() == {
-            "place": ["NA", "EU", None, None],
-            "n": [None, 1, 2, 3],
-            "more": [None, "x", None, None],
-        }
-    assert reading.read(path)["place"].to_pylist() == [None, "EU", None, None]
+    found = read_table(path, model_csv_options(encoder, {"more": "more as text"})).to_pydict()
+    assert found["place"] == ["NA", "EU", None, None]
+    assert found["n"] == [None, 1, 2, 3]
+    assert found["more as text"] == ["NA", "x", None, "null"]
+    assert read_table(path)["place"].to_pylist() == [None, "EU", None, None]
 
 
 def test_the_list_is_arrows():
@@ -105,8 +102,7 @@ def test_the_list_is_arrows():
 def test_numeric_missing_markers_are_missing_in_any_table(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("n,k,code,y\n" + "1,-999,-999.0,1\n-999.00,2,a,2\n3.5,3,b,-999\n-999,4,b,4\n" * 6)
-    how = reading.CsvOptions({"code": pa.string()}, ("-999",))
-    table = reading.read(path, how)
+    table = read_table(path, CsvOptions(("-999",), ("code",)))
     assert table.slice(0, 4).to_pydict() == {
         "n": [1, None, 3.5, None], "k": [None, 2, 3, 4], "code": [None, "a", "b", "b"], "y": [1, 2, None, 4],
     }  # fmt: skip
@@ -120,22 +116,21 @@ def test_numeric_missing_markers_are_missing_in_any_table(tmp_path):
         np.testing.assert_array_equal(encoder.transform({"n": n, "k": k, "code": code}), expected)
 
 
+def unused_markers(path, markers):
+    with open_table(path, options=CsvOptions(tuple(markers))) as table:
+        notes = " ".join(table.notes)
+    return [marker for marker in markers if f"marker {marker!r} occurs in no field" in notes]
+
+
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
-@pytest.mark.parametrize("block", [4, 1000])
-def test_missing_markers_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, block):
-    monkeypatch.setattr(multi_file, "BLOCK_BYTES", block)
+def test_missing_markers_that_are_in_no_field_are_found(tmp_path, ending):
     text = 'a,b,c\n-999.00,1,?\n"none",-9990,\nlast?,1.50,n.a.\nend,0,(x)'
     with pa.output_stream(str(tmp_path / f"d.{ending}")) as stream:
         stream.write((text.replace(",", "\t") if ending == "tsv" else text).encode())
     texts = ["-999", "?", "none", "non", "last", "999", "nxa", "n.a.", "1.5", "1", "2", "(x)", "b"]
-    found = multi_file.find_unused_markers([tmp_path / f"d.{ending}"], texts)
-    assert found == ["non", "last", "999", "nxa", "2"]
-    (tmp_path / "other.csv").write_text("a\n2\n999\n")
-    assert multi_file.find_unused_markers([tmp_path / f"d.{ending}", tmp_path / "other.csv"], texts) == [
-        "non",
-        "last",
-        "nxa",
-    ]
+    assert unused_markers(tmp_path / f"d.{ending}", texts) == ["non", "last", "999", "nxa", "2", "b"]
+    (tmp_path / "other.csv").write_text("a,b,c\n2,999,\n")
+    assert unused_markers(tmp_path, texts) == ["non", "last", "nxa", "b"]
 
 
 @pytest.fixture(scope="module")

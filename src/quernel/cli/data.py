@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -17,14 +17,20 @@ from quernel.data import DaskRows, memory_budget
 from quernel.estimators.warm_start import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import TableError
-from quernel.tables.arrow_casts import column_kind
-from quernel.tables.column_stats import MAX_CATEGORIES
-from quernel.tables.dask_tables import DaskTable, connect, dask_rows
-from quernel.tables.multi_file import find_files, find_unused_markers, is_data_file, read
-from quernel.tables.parquet_table import ParquetTable, copy_to_parquet, estimate_bytes, open_parquet
-from quernel.tables.reading import CSV, PARQUET, split_extension
-from quernel.tables.streaming_training import AnyTrainingData, prepare_streamed
-from quernel.tables.training_data import ReadOptions, TrainingData, prepare
+from quernel.tables.csv_files import CsvOptions
+from quernel.tables.dask_tables import connect, dask_rows
+from quernel.tables.files import (
+    CSV,
+    PARQUET,
+    estimate_bytes,
+    file_format,
+    find_files,
+    find_query_files,
+    is_data_file,
+    open_table,
+)
+from quernel.tables.parquet_table import ColumnFilter, ParquetTable, any_column
+from quernel.tables.training_data import AnyTrainingData, ReadOptions, TrainingData, prepare_files
 
 # Fewer rows with a target are an error.
 MIN_ROWS = 20
@@ -33,92 +39,114 @@ READ_MODES = {
     "streamed": "The data did not fit in memory and were streamed from the files.",
     "dask": "The data were read and held by the workers of the cluster.",
 }
-# Encoded columns per input column, at most: a date gives a trend, three cycles (sine and cosine) and a missing-value
-# indicator; text gives one column per category; a type without an encoding none.
-WIDTHS = {"date": 8, "time": 4, "text": MAX_CATEGORIES + 2, None: 0}
-USUAL_WIDTH = 2
-# Memory per byte of a CSV or Arrow file, as a table and as encoded columns.
-MEMORY_PER_BYTE = 3
+# Bytes of files from which a command says that it reads them.
+SLOW_BYTES = 10**8
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a command reads a table: files, or a query over files or over a database.
+
+    Attributes
+    ----------
+    data : Path or None, a file, a folder or a pattern
+    query : str or None, one SELECT
+    """
+
+    data: Path | None
+    query: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is None and self.query is None:
+            raise ValueError("Name a data file, or give a --query that names some in single quotes.")
+
+    def __str__(self) -> str:
+        return str(self.data) if self.query is None else "the result of --query"
+
+    @property
+    def name(self) -> str:
+        """Short name, for reports."""
+        return "a query" if self.data is None else self.data.name
+
+    def files(self) -> list[Path]:
+        """Return all files that are read."""
+        found = [] if self.data is None else find_files(self.data)
+        return [*found, *find_query_files(self.query or "")]
+
+    def csv_files(self) -> list[Path]:
+        """Return the CSV files among them, without those that the query reads by itself."""
+        found = [] if self.data is None else find_files(self.data)
+        return [path for path in found if file_format(path) == CSV]
+
+    def open(self, options: CsvOptions, needed: ColumnFilter = any_column) -> AbstractContextManager[ParquetTable]:
+        """Open the table."""
+        return open_table(self.data, query=self.query, options=options, needed=needed)
+
+    def working(self, text: str) -> AbstractContextManager[None]:
+        """Say what is being done, {} being the name of the data, if that may take a while."""
+        size = sum(estimate_bytes(path) for path in self.files() if path.is_file())
+        return working(text.format(self)) if size > SLOW_BYTES else nullcontext()
+
+    def command(self) -> list[str]:
+        """Return these arguments of a command."""
+        return [
+            *([] if self.data is None else [str(self.data)]),
+            *([] if self.query is None else ["--query", self.query]),
+        ]
 
 
 @contextmanager
 def load_training_data(
-    data: Path, options: ReadOptions, max_memory: int | None, dask: str | None = None
+    source: Source, options: ReadOptions, max_memory: int | None, dask: str | None = None
 ) -> Iterator[tuple[pa.Table | None, AnyTrainingData]]:
     """Yield the Arrow table (None unless it is in memory) and the encoded training data, valid within the context.
 
     Parameters
     ----------
-    data : Path
-        A file, a folder or a pattern.
+    source : Source
     options : ReadOptions
     max_memory : int or None
-        Bytes that the data may take; larger files are streamed. None is half of the free memory.
+        Bytes that the data may take; larger tables are streamed. None is half of the free memory.
     dask : str or None
         Address of a Dask scheduler whose workers read the files, or "local".
     """
-    if options.missing and not any(split_extension(path)[0] in CSV for path in find_files(data)):
+    if options.missing and not source.csv_files():
         raise ValueError(
-            f"--missing is for CSV files: {data} is in a format that marks missing values itself. Leave it out."
+            f"--missing is for CSV files: {source} is in a format that marks missing values itself. Leave it out."
         )
-    with _open_streamed(data, options, max_memory, dask) as parts:
-        if parts is None:
-            table = read(data, options.csv_options(), options.uses)
-            _check_not_empty(len(table), data)
-            yield table, _check_training(prepare(table, options), data, options)
-            return
-        _check_not_empty(parts.n_rows, data)
-        with nullcontext() if dask is None else connect(dask) as client:
-            with working(f"Learning the encoding of {parts.n_rows:,} rows"):
-                if client is None:
-                    training = prepare_streamed(parts, options)
-                else:
-                    training = prepare_streamed(DaskTable(parts, client), options, dask_rows)
-            yield None, _check_training(training, data, options)
-
-
-@contextmanager
-def _open_streamed(
-    data: Path, options: ReadOptions, max_memory: int | None, dask: str | None
-) -> Iterator[ParquetTable | None]:
-    """Yield the files as a table to be streamed, if they may not fit in memory or a cluster reads them; else None.
-
-    CSV and Arrow files are first copied to Parquet, in a temporary folder.
-    """
-    files, budget = find_files(data), memory_budget(max_memory)
-    if all(path.is_file() and split_extension(path)[0] in PARQUET for path in files):
-        table = open_parquet(data, needed=options.uses)
-        widths = [WIDTHS.get(column_kind(field.type), USUAL_WIDTH) for field in table.schema]
-        size = table.n_bytes + 8.0 * table.n_rows * sum(widths)  # of the table and its encoded columns, from above
-        yield table if dask is not None or size > budget else None
-        return
-    if dask is not None:
+    if dask is not None and (source.query is not None or any(file_format(path) != PARQUET for path in source.files())):
         raise TableError(
-            f"--dask needs Parquet files, and {files[0]} is none. Convert it first, for example by "
+            f"--dask needs Parquet files, and {source} is none. Convert it first, for example by "
             "polars.scan_csv(...).sink_parquet(...), or leave --dask out to stream it on this machine."
         )
-    if MEMORY_PER_BYTE * sum(estimate_bytes(path) for path in files if path.is_file()) <= budget:
-        yield None
-        return
     with ExitStack() as stack:
-        with working(f"Copying {data}, which may not fit in memory, to Parquet for streaming"):
-            table = stack.enter_context(copy_to_parquet(files, options.csv_options(), options.uses))
-        yield table
+        with source.working("Reading {}"):
+            table = stack.enter_context(source.open(options.csv_options(), options.uses))
+        _check_not_empty(table.n_rows, source)
+        client = None if dask is None else stack.enter_context(connect(dask))
+        with source.working("Learning the encoding of {}"):
+            training = prepare_files(table, options, None if client is None else dask_rows)
+        _check_training(training, source)
+        if client is None and training.n_bytes <= memory_budget(max_memory):
+            columns = [field.name for field in table.schema if options.uses(field.name)]
+            yield table.read(columns), training.load()
+        else:
+            yield None, training
 
 
-def _check_not_empty(n_rows: int, data: Path) -> None:
+def _check_not_empty(n_rows: int, source: Source) -> None:
     if n_rows == 0:
-        raise TableError(f"{data} has no rows: there is nothing to learn from.")
+        raise TableError(f"{source} has no rows: there is nothing to learn from.")
 
 
-def _check_training(training: AnyTrainingData, data: Path, options: ReadOptions) -> AnyTrainingData:
-    """Raise if the target cannot be learnt from; add a note for each --missing marker that occurs in no file."""
+def _check_training(training: AnyTrainingData, source: Source) -> None:
+    """Raise if the target cannot be learnt from."""
     if training.n_rows < MIN_ROWS:
-        raise TableError(f"{data} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed.")
+        raise TableError(f"{source} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed.")
     low, high = training.target_range
     if low == high:
         raise TableError(
-            f"The target is the same in all {training.n_rows:,} rows of {data} that have one: there is nothing to "
+            f"The target is the same in all {training.n_rows:,} rows of {source} that have one: there is nothing to "
             "learn from. Choose another column."
         )
     if max(-low, high) > LARGEST or high - low < SMALLEST:
@@ -126,12 +154,9 @@ def _check_training(training: AnyTrainingData, data: Path, options: ReadOptions)
             f"as large as {max(-low, high):.3g}" if high - low >= SMALLEST else f"that differ by {high - low:.3g} only"
         )
         raise TableError(
-            f"The target of {data} has values {what}, outside the supported range. Rescale it to between "
+            f"The target of {source} has values {what}, outside the supported range. Rescale it to between "
             f"{SMALLEST:g} and {LARGEST:g}."
         )
-    unused = find_unused_markers(find_files(data), options.missing)
-    notes = [f"The --missing marker {text!r} occurs in no field of {data}: check its spelling." for text in unused]
-    return replace(training, notes=(*training.notes, *notes))
 
 
 def print_training(training: AnyTrainingData) -> None:
@@ -154,19 +179,19 @@ def read_mode(training: AnyTrainingData) -> str:
 # Outputs: no command may overwrite its own input, not even with --force.
 
 
-def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | None = None) -> None:
+def check_outputs(outputs: Mapping[str, Path | None], source: Source, model: Path | None = None) -> None:
     """Raise, before any work, if an output is an input, would become one, or is named twice.
 
-    `outputs` maps options to paths; `data` and `model` are the inputs.
+    `outputs` maps options to paths; `source` and `model` are the inputs.
     """
     named = {option: path for option, path in outputs.items() if path is not None}
-    inputs = {_identity(path): path for path in find_files(data) if path.exists()}
+    inputs = {_identity(path): path for path in source.files() if path.exists()}
     for option, path in named.items():
         if not path.exists():
-            _check_not_among_data(option, path, data)
+            _check_not_among_data(option, path, source.data)
             continue
         if _identity(path) in inputs:
-            of = "" if inputs[_identity(path)] == data else f", one of {data}"
+            of = "" if inputs[_identity(path)] == source.data else f", one of {source}"
             raise ValueError(
                 f"{option} {path} is the input data{of}: it would be lost. Choose another name for the output."
             )
@@ -210,9 +235,9 @@ def check_folder(out: Path) -> None:
         raise ValueError(f"The folder {out} cannot be created: {error.strerror}. Choose another --out.") from error
 
 
-def _check_not_among_data(option: str, path: Path, data: Path) -> None:
+def _check_not_among_data(option: str, path: Path, data: Path | None) -> None:
     """Raise if the output would be read as data by the next command on the same folder or pattern."""
-    if data.is_file() or not is_data_file(path):
+    if data is None or data.is_file() or not is_data_file(path):
         return
     place, among = path.resolve(), data.resolve()
     if among in place.parents if data.is_dir() else place.match(str(among)):

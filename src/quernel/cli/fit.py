@@ -20,6 +20,7 @@ from rich.table import Table as RichTable
 from quernel.cli.console import console, errors, fitting, note
 from quernel.cli.data import (
     READ_MODES,
+    Source,
     check_checkpoint,
     check_new_files,
     check_outputs,
@@ -50,8 +51,7 @@ from quernel.conformal.table_model import TableModel
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.tables.streaming_training import AnyTrainingData, StreamedTrainingData
-from quernel.tables.training_data import TrainingData
+from quernel.tables.training_data import AnyTrainingData, StreamedTrainingData, TrainingData
 
 # Ratio of upper to lower tail, (q95 - q50) / (q50 - q05), above which --log-target is suggested; a log-normal target
 # with sigma = 0.7 has 3.2.
@@ -62,7 +62,8 @@ MAX_SHOWN = 30
 
 @expand_options
 def fit(
-    data: Annotated[Path, typer.Argument(help=DATA)],
+    *,
+    data: Annotated[Path | None, typer.Argument(help=DATA)] = None,
     target: Annotated[str, typer.Option(help=TARGET)],
     model: Annotated[Path, typer.Option(help="File to write the model to, such as m.quernel.")],
     reading: TrainingOptions,
@@ -82,17 +83,17 @@ def fit(
 
     Missing values, categories, dates and times are encoded automatically.
     """
-    estimator = estimation.make_estimator(reading)
+    source, estimator = Source(data, reading.query), estimation.make_estimator(reading)
     if intervals.time_ordered and not intervals.conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
     interval = intervals.wrap(estimator, estimation.levels)
-    check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, data)
+    check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, source)
     check_checkpoint(checkpoint)
     check_new_files([model], force=force)
     check_report_path(report, force=force)
     evaluation = None
     options = reading.read_options(target)
-    with load_training_data(data, options, estimator.max_memory, reading.dask) as (table, training):
+    with load_training_data(source, options, estimator.max_memory, reading.dask) as (table, training):
         doing = "Fitting and calibrating" if interval else "Fitting"
         text = f"{doing} {format_count(len(estimation.levels), 'quantile level')} on {training.n_rows:,} rows"
         more = {} if checkpoint is None else {"checkpoint": checkpoint}
@@ -100,12 +101,12 @@ def fit(
         fitted = interval.estimators_[0] if interval else estimator
         table_model = TableModel(training.encoder, fitted, target, options.log_target, interval)
         save(table_model, model, overwrite=force)
-        summary = _summarize(table_model, training, data, model, seconds)
+        summary = _summarize(table_model, training, source, model, seconds)
         if report is not None:
-            with _explain_report_failure(model, data, report):
+            with _explain_report_failure(model, source, report):
                 evaluation, page = report_by_refitting(
                     table_model, table, training, seed=estimation.seed, time_ordered=intervals.time_ordered,
-                    data=data.name, model_file=model.name,
+                    data=source.name, model_file=model.name,
                 )  # fmt: skip
                 write_report(page, report, force=force)
             summary |= {"report": str(report), "evaluation": summarize_evaluation(evaluation)}
@@ -148,24 +149,26 @@ def fit_with_progress(
 
 
 @contextmanager
-def _explain_report_failure(model: Path, data: Path, report: Path) -> Iterator[None]:
+def _explain_report_failure(model: Path, source: Source, report: Path) -> Iterator[None]:
     """If the report fails after the fit, say that the model is saved and how to build the report later."""
     try:
         yield
     except (OSError, ValueError, MemoryError) as error:
         reason = str(error).rstrip(".") or "there is not enough memory for the report"
-        again = shlex.join(["quernel", "report", str(model), str(data), "--out", str(report)])
+        again = shlex.join(["quernel", "report", str(model), *source.command(), "--out", str(report)])
         raise ValueError(
             f"The model was saved to {model}, but its report failed: {reason}. Once that is fixed, run: {again}"
         ) from error
 
 
-def _summarize(model: TableModel, training: AnyTrainingData, data: Path, path: Path, seconds: float) -> dict[str, Any]:
+def _summarize(
+    model: TableModel, training: AnyTrainingData, source: Source, path: Path, seconds: float
+) -> dict[str, Any]:
     """Summarize a fit, as printed by --json."""
     estimator, interval = model.model, model.interval
     bandwidth = estimator.bandwidth_
     summary = summarize_model(estimator, training, path, seconds) | {
-        "data": str(data),
+        "data": str(source),
         "target": model.target,
         "columns": {column.name: column.kind for column in training.encoder.columns_},
         "encoded_columns": len(training.encoder.names),

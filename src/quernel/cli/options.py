@@ -28,7 +28,14 @@ from quernel.kernels import KERNELS
 from quernel.solvers import SOLVERS
 from quernel.tables.training_data import ReadOptions
 
-DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
+DATA = (
+    "CSV (also .gz, .bz2, .zst), Parquet or Arrow file, database of DuckDB or SQLite; a quoted pattern such as "
+    "'trips/*.parquet'; or a folder."
+)
+QUERY = (
+    "One SELECT (SQL of DuckDB) whose rows are read: from files that it names in single quotes, from the tables of "
+    "DATA if that is a database, or from DATA itself, by the name data. Without ORDER BY, the order of rows may vary."
+)
 TARGET = "Column to predict."
 MAX_MEMORY = (
     "Memory for the data, such as 500MB; larger files are streamed from disk. Half of the free memory by default."
@@ -64,6 +71,7 @@ search_option = partial(option, panel="Search")
 class TableOptions:
     """How data files are read, for every command that learns from them."""
 
+    query: str | None = data_option(None, QUERY)
     columns: str | None = data_option(
         None, "Input columns, separated by commas (names with a comma in double quotes); all but the target by default."
     )

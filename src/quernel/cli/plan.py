@@ -17,16 +17,20 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.cli.console import console, note, working
-from quernel.cli.data import check_new_files, load_training_data, print_training
+from quernel.cli.data import Source, check_new_files, load_training_data, print_training
 from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, option, parse_bytes
 from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.tables.arrow_casts import to_float64
-from quernel.tables.reservoir_sample import choose_sample_size
-from quernel.tables.streaming_training import AnyTrainingData, sample_rows
-from quernel.tables.training_data import TrainingData
+from quernel.tables.training_data import (
+    AnyTrainingData,
+    TrainingData,
+    choose_sample_size,
+    needed_columns,
+    read_numbers,
+    sample_rows,
+)
 from quernel.theory import Exponent, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
@@ -208,12 +212,12 @@ def plan(
     """
     pilot.check()
     _check_plot(plot, force)
-    if data is None:
+    if data is None and reading.query is None:
         report = _plan_from_exponents(reading, given, rows, width)
     elif target is None:
         raise ValueError("Name the column to predict with --target.")
     else:
-        sample = _read_sample(data, target, reading, pilot)
+        sample = _read_sample(Source(data, reading.query), target, reading, pilot)
         report = _plan_from_data(sample, given, pilot, rows or sample.n_rows, width or sample.X.shape[1])
     if plot is not None:
         _save_map(report.plan, plot)
@@ -276,16 +280,16 @@ class Sample:
     command: list[str]
 
 
-def _read_sample(path: Path, target: str, reading: TableOptions, pilot: PilotOptions) -> Sample:
+def _read_sample(source: Source, target: str, reading: TableOptions, pilot: PilotOptions) -> Sample:
     """Read the file; `command` of the sample is the `quernel fit` that reads it in the same way."""
     max_memory = parse_bytes(reading.max_memory)
-    command = ["quernel", "fit", str(path), "--target", target]
+    command = ["quernel", "fit", *([] if source.data is None else [str(source.data)]), "--target", target]
     for name, text in vars(reading).items():
         command += [] if text is None else [f"--{name.replace('_', '-')}", text]
-    with load_training_data(path, reading.read_options(target), max_memory) as (_, training):
+    with load_training_data(source, reading.read_options(target), max_memory) as (_, training):
         if training.n_rows < MIN_ROWS:
             raise ValueError(
-                f"{path} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed to estimate "
+                f"{source} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed to estimate "
                 "exponents. Give them with --rows, --r and --gamma instead."
             )
         print_training(training)
@@ -299,8 +303,9 @@ def _sample_rows(training: AnyTrainingData, max_memory: int | None, pilot: Pilot
         return training.X, training.y
     most = max(pilot.subsample, choose_sample_size(len(training.encoder.names), memory_budget(max_memory)))
     with working(f"Sampling {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
-        sample = sample_rows(training, most, pilot.seed).table
-    y = to_float64(sample[training.options.target])
+        columns = needed_columns(training.encoder, training.options, X=True)
+        sample = sample_rows(training.table, columns, training.options.target, most, pilot.seed).table
+    y = read_numbers(sample, training.options.target)
     finite = np.isfinite(y)
     return training.encoder.transform(sample.filter(finite)), y[finite]
 

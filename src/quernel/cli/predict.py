@@ -10,13 +10,12 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import typer
 from pyarrow import csv
@@ -24,34 +23,30 @@ from rich.markup import escape
 
 from quernel._files import write_atomically
 from quernel.cli.console import console, counting, note
-from quernel.cli.data import check_new_files, check_outputs
-from quernel.cli.options import DATA, flag, parse_levels, split_list
+from quernel.cli.data import Source, check_new_files, check_outputs
+from quernel.cli.options import DATA, QUERY, flag, parse_levels, split_list
 from quernel.conformal.table_model import TableModel, UnseenCategories
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.formatting import format_count
-from quernel.tables import NumberColumn, TableEncoder, TableError
-from quernel.tables.arrow_casts import (
-    ArrowColumn,
-    column_kind,
-    decode_dictionary,
-    has_infinite,
-    parse_text,
-    replace_missing_markers,
-)
+from quernel.tables import TableEncoder, TableError
+from quernel.tables.csv_files import CsvOptions, model_csv_options
+from quernel.tables.files import ARROW, CSV, DATABASE, NOT_STORED, split_extension
 from quernel.tables.frames import suggest_name
-from quernel.tables.multi_file import find_files, in_batches
-from quernel.tables.reading import ARROW, CSV, Batches, CsvOptions, encoder_csv_options, split_extension
+from quernel.tables.parquet_table import ParquetTable
+from quernel.tables.training_data import has_infinite
 
 TableWriter: TypeAlias = csv.CSVWriter | pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
 
 
 def predict(
     model: Annotated[Path, typer.Argument(help="Model file written by `quernel fit` or `quernel tune`.")],
-    data: Annotated[Path, typer.Argument(help=DATA)],
+    data: Annotated[Path | None, typer.Argument(help=DATA)] = None,
+    *,
     out: Annotated[
         Path, typer.Option(help="File for the predictions; the extension (.csv, .parquet, ...) sets the format.")
     ],
+    query: Annotated[str | None, typer.Option(help=QUERY)] = None,
     quantiles: Annotated[
         str | None,
         typer.Option(
@@ -65,20 +60,21 @@ def predict(
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
 ) -> None:
     """Predict quantiles for every row of a file, in order. Large files are processed in batches."""
-    split_extension(out)
-    check_outputs({"--out": out}, data, model)
+    source = Source(data, query)
+    check_output_format(out)
+    check_outputs({"--out": out}, source, model)
     check_new_files([out], force=force)
     fitted = load_table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else parse_levels(quantiles)
     names = list(dict.fromkeys(split_list(keep or "")))
-    as_text = bool(names) and any(split_extension(path)[0] in CSV for path in find_files(data))
-    kept = PassthroughColumns(names, fitted.encoder, data, out, as_text)
-    needed = [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])]
+    kept = PassthroughColumns(names, source, out, as_text=query is None and bool(source.csv_files()))
     predictor = _Predictor(fitted, levels, kept)
-    with in_batches(data, needed, kept.csv_options()) as batches:
-        predictor.check_columns(batches.schema)
+    with kept.open_source(fitted.encoder) as table:
+        predictor.check_columns(table.schema)
+        for sentence in table.notes:
+            note(sentence)
         with write_atomically(out, overwrite=force) as part, table_writer(part, out) as write:
-            predictor.predict(batches, write)
+            predictor.predict(table, write)
     predictor.print_notes()
     if as_json:
         result = {
@@ -96,6 +92,12 @@ def predict(
             f"{format_count(predictor.rows, 'row')}, {format_count(len(levels), 'quantile')} of "
             f"{escape(repr(fitted.target))}{interval}: [bold]{escape(str(out))}[/]"
         )
+
+
+def check_output_format(out: Path) -> None:
+    """Raise unless the extension of the output is that of a format that is written."""
+    if split_extension(out)[0] in DATABASE:
+        raise TableError(f"{out} would be a database, which is not written. Choose .csv, .parquet or .arrow.")
 
 
 def load_table_model(path: Path) -> TableModel:
@@ -133,7 +135,7 @@ class _Predictor:
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Raise, before any work, if the data lack a column, or one cannot be copied."""
-        data = self.kept.data
+        data = self.kept.source
         self.model.encoder.check_frame(schema.empty_table(), of=str(data))
         for name in self.kept.names:
             if name not in schema.names:
@@ -144,26 +146,24 @@ class _Predictor:
                 )
         self.kept.check(schema.empty_table())
 
-    def predict(self, batches: Batches, write: Callable[[pa.Table], None]) -> None:
+    def predict(self, data: ParquetTable, write: Callable[[pa.Table], None]) -> None:
         """Predict and write every batch."""
-        with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
+        columns = [*dict.fromkeys([*self.model.encoder.inputs, *self.kept.copies.values()])]
+        with counting("Predicting", data.n_rows) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
-            for batch in batches.pieces:
-                if len(batch) == 0:
-                    continue
+            for _, _, batch in data.iter_batches(columns):
                 copies = self.kept.columns(batch)
                 table = pa.table([*copies.values(), *self._predict(batch)], names=[*copies, *self.names])
                 with self.kept.explain_errors(copies):
                     write(table)
                 advance(len(batch))
         if self.rows == 0:  # still write a file, with the right columns
-            copies = self.kept.columns(batches.schema.empty_table())
+            copies = self.kept.columns(data.schema.empty_table())
             empty = [pa.array([], pa.float64()) for _ in self.names]
             write(pa.table([*copies.values(), *empty], names=[*copies, *self.names]))
 
-    def _predict(self, batch: pa.Table | pa.RecordBatch) -> list[pa.Array]:
+    def _predict(self, inputs: pa.Table) -> list[pa.Array]:
         """Return a column per level, then those of the interval, and count the rows of a batch."""
-        inputs = self.kept.inputs(batch)
         self.unseen.check(inputs)
         X = self.model.encoder.transform(inputs)
         answers = [*self.model.predict_encoded(X, self.levels).T]
@@ -181,7 +181,7 @@ class _Predictor:
         for sentence in self.unseen.describe():
             note(sentence)
         if self.rows == 0:
-            note(f"{self.kept.data} has no rows: {self.kept.out} has none either.")
+            note(f"{self.kept.source} has no rows: {self.kept.out} has none either.")
         if self.infinite:
             note(f"{format_count(self.infinite, 'row')} with an infinite input, treated as missing.")
         if self.outside:
@@ -237,50 +237,43 @@ class PassthroughColumns:
     Attributes
     ----------
     names : names of the columns
-    encoder : that of the model's inputs, which may be among the copied columns
-    data, out : the data and the output file
+    source : the data
+    out : the output file
     as_text : whether the data are CSV files, whose copied columns are read as text: numbers would lose leading zeros
     """
 
     names: Sequence[str]
-    encoder: TableEncoder
-    data: Path
+    source: Source
     out: Path
     as_text: bool
 
-    def csv_options(self) -> CsvOptions:
-        """Return how to read CSV files: copied columns as text, in which missing-value markers stay."""
-        options = encoder_csv_options(self.encoder)
-        if not self.as_text:
-            return options
-        types = options.types | dict.fromkeys(self.names, pa.string())
-        return replace(options, types=types, missing_in_text=False)
+    @property
+    def copies(self) -> dict[str, str]:
+        """Names of the columns of the data that are copied, by name: those of text are read besides the inputs."""
+        return {name: f"{name} (as text)" if self.as_text else name for name in self.names}
 
-    def inputs(self, batch: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
-        """Convert a batch to what the encoder expects: missing values as null, numbers and booleans parsed."""
-        if not self.as_text:
-            return batch
-        table = replace_missing_markers(self.encoder, batch)
-        for column in self.encoder.columns_:
-            if isinstance(column, NumberColumn) and column_kind(table[column.name].type) == "text":
-                text = pc.utf8_trim_whitespace(table[column.name])  # as Arrow does where it reads numbers itself
-                values = parse_text(text, column.name, column.kind)
-                table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
-        return table
+    def open_source(self, encoder: TableEncoder) -> AbstractContextManager[ParquetTable]:
+        """Open the data, CSV files with the types of the model's columns."""
+        if self.source.query is None:
+            options = model_csv_options(encoder, self.copies if self.as_text else None)
+        else:
+            options = CsvOptions(tuple(encoder.missing))
+        return self.source.open(options, {*encoder.inputs, *self.copies.values()}.__contains__)
 
-    def columns(self, batch: pa.Table | pa.RecordBatch) -> dict[str, ArrowColumn]:
+    def columns(self, batch: pa.Table) -> dict[str, pa.ChunkedArray]:
         """Return the copied columns by name, without dictionary encoding, which may differ between batches."""
-        copies = {name: decode_dictionary(batch[name]) for name in self.names}
-        if self.as_text:  # empty fields become null in formats that distinguish it from empty text
-            copies = {name: pc.if_else(pc.equal(copy, ""), None, copy) for name, copy in copies.items()}
-        return copies
+        found = {name: batch[copy] for name, copy in self.copies.items()}
+        return {
+            name: column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            for name, column in found.items()
+        }
 
     def check(self, table: pa.Table) -> None:
         """Raise, before any work, if a column's type cannot be written."""
         self._check_writable(self.columns(table))
 
     @contextmanager
-    def explain_errors(self, copies: Mapping[str, ArrowColumn]) -> Iterator[None]:
+    def explain_errors(self, copies: Mapping[str, pa.ChunkedArray]) -> Iterator[None]:
         """Turn Arrow's write errors into one line that names the column."""
         try:
             yield
@@ -288,15 +281,17 @@ class PassthroughColumns:
             self._check_writable(copies)
             raise
 
-    def _check_writable(self, copies: Mapping[str, ArrowColumn]) -> None:
+    def _check_writable(self, copies: Mapping[str, pa.ChunkedArray]) -> None:
         ending, _ = split_extension(self.out)
         for name, copy in copies.items():
             alone = pa.table({name: copy})
             try:
+                if NOT_STORED in str(copy.type):
+                    raise pa.ArrowNotImplementedError
                 with open_writer(io.BytesIO(), ending, alone.schema) as writer:
                     writer.write_table(alone)
             except pa.ArrowException as error:
                 raise TableError(
-                    f"Column {name!r} of {self.data} holds {copy.type}, which cannot be copied to {self.out}. Leave it "
-                    "out of --keep, or write an .arrow file."
+                    f"Column {name!r} of {self.source} holds {copy.type}, which cannot be copied to {self.out}. Leave "
+                    "it out of --keep."
                 ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,24 +14,30 @@ from numpy.typing import NDArray
 from rich.markup import escape
 
 from quernel._files import write_text_atomically
-from quernel.cli.console import console, counting, fitting, note, working
-from quernel.cli.data import MIN_ROWS, check_new_files, check_outputs
-from quernel.cli.options import MAX_MEMORY, flag, parse_bytes
+from quernel.cli.console import console, fitting, note, working
+from quernel.cli.data import MIN_ROWS, Source, check_new_files, check_outputs
+from quernel.cli.options import MAX_MEMORY, QUERY, flag, parse_bytes
 from quernel.cli.predict import load_table_model
 from quernel.conformal.table_model import TableModel, describe_unseen
 from quernel.data import memory_budget
+from quernel.plots.table_access import replace_missing_markers
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed, report_page
 from quernel.report.evaluation import check_target
 from quernel.report.formatting import format_count, format_number
 from quernel.tables import TableError
-from quernel.tables.arrow_casts import column_kind, has_infinite, replace_missing_markers, to_float64
+from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.frames import suggest_name
-from quernel.tables.multi_file import in_batches
-from quernel.tables.parquet_table import REDUCE_SIZE
-from quernel.tables.reading import CONVERSION_ERROR, encoder_csv_options
-from quernel.tables.reservoir_sample import RowSample, choose_sample_size, merge_samples, sample_batch
-from quernel.tables.streaming_training import AnyTrainingData, sample_rows
-from quernel.tables.training_data import TrainingData
+from quernel.tables.training_data import (
+    AnyTrainingData,
+    RowSample,
+    TrainingData,
+    choose_sample_size,
+    has_infinite,
+    is_numeric,
+    needed_columns,
+    read_numbers,
+    sample_rows,
+)
 from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]
@@ -44,8 +49,10 @@ SEED = 0
 
 def report(
     model: Annotated[Path, typer.Argument(help="Model file written by `quernel fit` or `quernel tune`.")],
-    data: Annotated[Path, typer.Argument(help=EVALUATION_DATA)],
+    data: Annotated[Path | None, typer.Argument(help=EVALUATION_DATA)] = None,
+    *,
     out: Annotated[Path, typer.Option(help="File for the report, such as report.html.")],
+    query: Annotated[str | None, typer.Option(help=QUERY)] = None,
     kernel_gap: Annotated[
         bool,
         flag(
@@ -61,25 +68,26 @@ def report(
 
     Data that do not fit in memory are evaluated on a random sample of the rows.
     """
-    check_outputs({"--out": out}, data, model)
+    source = Source(data, query)
+    check_outputs({"--out": out}, source, model)
     check_report_path(out, force=force)
     fitted = load_table_model(model)
-    sample = _read_sample(fitted, data, memory_budget(parse_bytes(max_memory)))
-    target = to_float64(sample.table[fitted.target])
+    sample = _read_sample(fitted, source, memory_budget(parse_bytes(max_memory)))
+    target = read_numbers(sample.table, fitted.target)
     finite = np.isfinite(target)
     if finite.sum() < MIN_ROWS:
         among = "" if sample.whole else f" among {len(finite):,} sampled"
-        raise TableError(f"{data} has {finite.sum()} rows with a target{among}; at least {MIN_ROWS} are needed.")
+        raise TableError(f"{source} has {finite.sum()} rows with a target{among}; at least {MIN_ROWS} are needed.")
     _note_infinite(fitted, sample.table, target)
     for sentence in describe_unseen(fitted.encoder, sample.table):
         note(sentence)
     y = check_target(fitted, target[finite])
     X = fitted.encoder.transform(sample.table.filter(finite))
-    gap = _kernel_gap(fitted, X, y, data, whole=sample.whole) if kernel_gap else None
+    gap = _kernel_gap(fitted, X, y, source, whole=sample.whole) if kernel_gap else None
     with working(f"Evaluating the model on {finite.sum():,} rows"):
         evaluation = evaluate_on(fitted, X, y, None if sample.whole else sample.n_counted)
         page = report_page(
-            fitted, sample.table, evaluation, data=data.name, model_file=model.name, sample=sample, kernel_gap=gap
+            fitted, sample.table, evaluation, data=source.name, model_file=model.name, sample=sample, kernel_gap=gap
         )
     write_report(page, out, force=force)
     if as_json:
@@ -92,11 +100,11 @@ def report(
     print_evaluation(evaluation, out)
 
 
-def _kernel_gap(fitted: TableModel, X: Array, y: Array, data: Path, *, whole: bool) -> KernelGap:
+def _kernel_gap(fitted: TableModel, X: Array, y: Array, source: Source, *, whole: bool) -> KernelGap:
     """Bound what the random features cost against the exact kernel; X and y must be the training rows."""
     if not whole:
         raise TableError(
-            f"--kernel-gap compares every training row with every other, and {data} does not fit in memory. "
+            f"--kernel-gap compares every training row with every other, and {source} does not fit in memory. "
             "Raise --max-memory, or fit a model to a sample of the rows."
         )
     try:
@@ -106,48 +114,23 @@ def _kernel_gap(fitted: TableModel, X: Array, y: Array, data: Path, *, whole: bo
         if "was fitted to" not in str(error):
             raise
         raise TableError(
-            f"--kernel-gap needs the data that the model was fitted to, complete and without weights, and {data} is "
+            f"--kernel-gap needs the data that the model was fitted to, complete and without weights, and {source} is "
             "not that. A model with calibrated intervals was fitted to part of the rows: fit one without --conformal."
         ) from error
 
 
-def _read_sample(fitted: TableModel, data: Path, allowed: float) -> RowSample:
+def _read_sample(fitted: TableModel, source: Source, allowed: float) -> RowSample:
     """Read the inputs and the target: all rows or, if these exceed the allowed bytes, a random sample."""
-    try:
-        return _draw_sample(fitted, data, allowed)
-    except TableError as error:
-        failed = CONVERSION_ERROR.search(str(error.__cause__))
-        if failed is None or str(failed["value"]).lower() not in ("true", "false"):
-            raise
-    # The target of a CSV file begins with 0 and 1 and goes on with true and false.
-    return _draw_sample(fitted, data, allowed, boolean_target=True)
-
-
-def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_target: bool = False) -> RowSample:
-    """Do the same; with `boolean_target`, the target of a CSV file is read as boolean whatever its first rows hold."""
-    parts: list[RowSample] = []
-    limit, size, n_rows, n_counted = sys.maxsize, 0, 0, 0
-    needed, options = [*fitted.encoder.inputs, fitted.target], encoder_csv_options(fitted.encoder)
-    with in_batches(data, needed, options) as batches:
-        _check_columns(fitted, batches.schema, data)
-        # A target that begins with integers may go on with decimals: read numbers as float64.
-        if boolean_target or column_kind(batches.schema.field(fitted.target).type) != "boolean":
-            types = {fitted.target: pa.bool_() if boolean_target else pa.float64()}
-            options = replace(options, types=options.types | types)
-    with in_batches(data, needed, options) as batches, counting("Reading", batches.n_rows) as advance:
-        for batch in batches.pieces:
-            table = replace_missing_markers(fitted.encoder, batch, fitted.target)
-            finite = np.isfinite(to_float64(table[fitted.target]))
-            parts.append(sample_batch(table, finite, limit=limit, seed=SEED, row=n_rows, target_row=n_counted))
-            n_rows, n_counted = n_rows + len(table), n_counted + int(finite.sum())
-            size += table.nbytes + 8 * len(table) * len(fitted.encoder.names)
-            if size > allowed:
-                limit = choose_sample_size(len(fitted.encoder.names), allowed)
-                parts = [merge_samples(parts).subsample(limit)] if len(parts) >= REDUCE_SIZE else parts
-            advance(len(table))
-    if not n_rows:
-        raise TableError(f"{data} has no rows.")
-    return merge_samples(parts).subsample(limit)
+    encoder, target = fitted.encoder, fitted.target
+    options = model_csv_options(encoder, target=target) if source.query is None else CsvOptions(tuple(encoder.missing))
+    with source.working("Reading {}"), source.open(options, {*encoder.inputs, target}.__contains__) as table:
+        _check_columns(fitted, table.schema, source)
+        if not table.n_rows:
+            raise TableError(f"{source} has no rows.")
+        size = table.n_bytes + 8 * table.n_rows * len(encoder.names)
+        limit = table.n_rows if size <= allowed else choose_sample_size(len(encoder.names), allowed)
+        sample = sample_rows(table, encoder.inputs, target, limit, SEED, encoder.missing)
+        return replace(sample, table=replace_missing_markers(encoder, sample.table, target))
 
 
 def _note_infinite(fitted: TableModel, table: pa.Table, target: Array) -> None:
@@ -157,16 +140,16 @@ def _note_infinite(fitted: TableModel, table: pa.Table, target: Array) -> None:
             note(f"{format_count(int(count), 'row')} with an infinite {what}, treated as missing.")
 
 
-def _check_columns(fitted: TableModel, schema: pa.Schema, data: Path) -> None:
-    fitted.encoder.check_frame(schema.empty_table(), of=str(data))
+def _check_columns(fitted: TableModel, schema: pa.Schema, source: Source) -> None:
+    fitted.encoder.check_frame(schema.empty_table(), of=str(source))
     if fitted.target not in schema.names:
         raise TableError(
-            f"{data} has no column {fitted.target!r}, the target, which the evaluation needs. "
+            f"{source} has no column {fitted.target!r}, the target, which the evaluation needs. "
             f"{suggest_name(fitted.target, schema.names)}"
         )
     kind = schema.field(fitted.target).type
-    if column_kind(kind) not in ("number", "boolean", "nothing"):
-        raise TableError(f"The target {fitted.target!r} of {data} holds {kind}, not numbers.")
+    if not is_numeric(kind):
+        raise TableError(f"The target {fitted.target!r} of {source} holds {kind}, not numbers.")
 
 
 # Shared with `quernel fit --report`
@@ -206,7 +189,8 @@ def report_by_refitting(
             return evaluation, report_page(model, table, evaluation, data=data, model_file=model_file)
     with working("Sampling rows for the report"):
         most = choose_sample_size(len(model.encoder.names), memory_budget(model.model.max_memory))
-        sample = sample_rows(training, most, seed)
+        columns = needed_columns(training.encoder, training.options, X=True)
+        sample = sample_rows(training.table, columns, training.options.target, most, seed)
     with fitting("Evaluating the model on held-out rows"):
         evaluation = evaluate_streamed(model, training, sample, seed=seed, time_ordered=time_ordered)
     page = report_page(model, sample.table, evaluation, data=data, model_file=model_file, sample=sample)

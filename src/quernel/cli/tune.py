@@ -11,7 +11,7 @@ import typer
 from rich.table import Table as RichTable
 
 from quernel.cli.console import console, errors, note
-from quernel.cli.data import check_new_files, check_outputs, load_training_data
+from quernel.cli.data import Source, check_new_files, check_outputs, load_training_data
 from quernel.cli.fit import fit_with_progress, print_model, summarize_model
 from quernel.cli.options import (
     DATA,
@@ -28,12 +28,13 @@ from quernel.conformal.table_model import TableModel
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.tables.streaming_training import AnyTrainingData
+from quernel.tables.training_data import AnyTrainingData
 
 
 @expand_options
 def tune(
-    data: Annotated[Path, typer.Argument(help=DATA)],
+    *,
+    data: Annotated[Path | None, typer.Argument(help=DATA)] = None,
     target: Annotated[str, typer.Option(help=TARGET)],
     reading: TrainingOptions,
     search: SearchOptions,
@@ -42,17 +43,17 @@ def tune(
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False,
 ) -> None:
     """Choose ridge weight and bandwidth by held-out loss, print every trial, and save the best model."""
-    estimator = search.make_estimator(reading)
-    check_outputs({"--model": model}, data)
+    source, estimator = Source(data, reading.query), search.make_estimator(reading)
+    check_outputs({"--model": model}, source)
     check_new_files([model], force=force)
     options = reading.read_options(target, groups=search.groups)
-    with load_training_data(data, options, estimator.max_memory, reading.dask) as (_, training):
+    with load_training_data(source, options, estimator.max_memory, reading.dask) as (_, training):
         _check_groups(search, training)
         text = f"Searching {format_count(len(search.levels), 'quantile level')} of {training.n_rows:,} rows"
         seconds = fit_with_progress(estimator, training, text, groups=training.groups)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, options.log_target), model, overwrite=force)
-    summary = summarize_model(estimator, training, model, seconds) | _summarize_search(estimator, data, target)
+    summary = summarize_model(estimator, training, model, seconds) | _summarize_search(estimator, source, target)
     edges = _note_grid_edges(summary, learned="learned" in split_list(search.bandwidths))
     summary["notes"] += edges
     if as_json:
@@ -78,7 +79,7 @@ def _check_groups(search: SearchOptions, training: AnyTrainingData) -> None:
         )
 
 
-def _summarize_search(estimator: KernelQuantileRegressorCV, data: Path, target: str) -> dict[str, Any]:
+def _summarize_search(estimator: KernelQuantileRegressorCV, source: Source, target: str) -> dict[str, Any]:
     """Summarize a search, as printed by --json."""
     results, n_splits = estimator.cv_results_, estimator.n_splits_
     error = results["std_test_score"] / np.sqrt(max(n_splits - 1, 1))
@@ -93,7 +94,7 @@ def _summarize_search(estimator: KernelQuantileRegressorCV, data: Path, target: 
         for k in tried
     ]
     return {
-        "data": str(data),
+        "data": str(source),
         "target": target,
         "splits": n_splits,
         "bandwidth": _to_json(estimator.bandwidth_),

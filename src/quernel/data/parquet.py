@@ -123,6 +123,7 @@ class ParquetRows:
         filters: Any = None,
         cache: str | os.PathLike[str] = "auto",
     ) -> None:
+        _require_pyarrow()
         _check_names(columns, target, weight)
         self.cache = check_policy(cache)
         self.target, self.weight, self._filter = target, weight, as_expression(filters)
@@ -284,6 +285,13 @@ class ParquetRows:
 
     def _changed(self, group: Group) -> RowsError:
         return RowsError(f"{self._place(group)} has other rows than before: the file was changed while it was in use.")
+
+
+def _require_pyarrow() -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError("ParquetRows needs pyarrow, which is not installed. Run: pip install pyarrow") from error
 
 
 def _check_names(columns: Sequence[str] | None, target: str, weight: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import dataclass
 from importlib import resources
@@ -76,19 +77,15 @@ def load_wind(*, as_frame: bool = False) -> Wind:
 
 def _read_columns() -> dict[str, NDArray[Any]]:
     """Read the shipped file as named arrays, numbers as float64."""
-    import pyarrow as pa  # not at the top of the module: the import takes longer than reading the file
-    import pyarrow.parquet as pq
-
-    # From a buffer and without Arrow's threads: with a Python file, those may abort the interpreter when it exits.
-    content = resources.files("quernel.datasets").joinpath("data", "wind.parquet").read_bytes()
-    table = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(use_threads=False)
-    # The logger writes two decimals and the file keeps 32 bits of them: rounding gives back the number that was logged.
-    numbers = {name: table[name].to_numpy().astype(np.float64).round(2) for name in (*WIND_COLUMNS, WIND_TARGET)}
-    return {
-        **numbers,
-        "time": table["time"].to_numpy().astype("datetime64[s]"),
-        "turbine": np.array(table["turbine"].to_pylist(), dtype=np.str_),
-    }
+    content = resources.files("quernel.datasets").joinpath("data", "wind.npz").read_bytes()
+    with np.load(io.BytesIO(content)) as stored:
+        # The logger writes two decimals, and the file has hundredths.
+        numbers = {name: stored[name] / 100 for name in (*WIND_COLUMNS, WIND_TARGET)}
+        return {
+            **numbers,
+            "time": stored["time"].astype("datetime64[s]"),
+            "turbine": stored["turbines"][stored["turbine"]],
+        }
 
 
 def _as_frame(wind: Wind) -> Wind:

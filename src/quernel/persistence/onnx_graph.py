@@ -29,9 +29,7 @@ def import_onnx() -> ModuleType:
     try:
         import onnx
     except ImportError as error:
-        raise ImportError("quernel.to_onnx needs the package onnx. Install it with: pip install 'quernel[onnx]'") from (
-            error
-        )
+        raise ImportError("quernel.to_onnx needs the package onnx. Install it with: pip install onnx") from error
     return onnx
 
 

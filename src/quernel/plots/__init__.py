@@ -1,4 +1,4 @@
-"""Plots of quantile models in one style. Needs matplotlib: ``pip install 'quernel[plots]'``.
+"""Plots of quantile models in one style. Needs matplotlib: ``pip install matplotlib``.
 
 Displays follow scikit-learn's: each holds the numbers of a plot. `from_estimator` and `from_predictions` compute and
 draw it, `compute` computes it only, and `plot` draws it (again), on given axes or a new figure. The axes are then in

@@ -63,7 +63,7 @@ def require_matplotlib() -> Any:
         import matplotlib
     except ImportError as error:
         raise ImportError(
-            "quernel.plots needs matplotlib, which is not installed. Run `pip install 'quernel[plots]'`."
+            "quernel.plots needs matplotlib, which is not installed. Run `pip install matplotlib`."
         ) from error
     return matplotlib
 

@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.conformal.table_model import TableModel
 from quernel.plots.models import Floats
-from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
-from quernel.tables.arrow_casts import as_arrow, replace_missing_markers
+from quernel.tables import BooleanColumn, DateColumn, TableEncoder, TableError, TextColumn, TimeColumn
 from quernel.tables.columns import CYCLES, Column
+from quernel.tables.frames import refuse_repeated_names
+from quernel.tables.missing_values import number_markers
 
 # Names of the categories that a model of tables does not know, and of missing ones.
 OTHER, MISSING = "(other)", "(missing)"
@@ -281,3 +282,55 @@ def _check_shape(columns: Columns, shape: tuple[int, ...]) -> Columns:
     if len(shape) != 2 or 0 in shape:
         raise ValueError(f"X must have shape (n, d) with n > 0; got {shape}.")
     return columns
+
+
+# Arrow tables
+
+
+def as_arrow(table: Any) -> Any:
+    """Convert Arrow, pandas or polars tables, or a dict of arrays, to an Arrow table."""
+    import pyarrow as pa
+
+    if isinstance(table, pa.Table | pa.RecordBatch):
+        return table
+    try:
+        if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
+            return pa.table(table)
+        refuse_repeated_names([str(name) for name in table.columns])
+        if hasattr(table, "to_arrow"):
+            return table.to_arrow()
+        return pa.Table.from_pandas(table, preserve_index=False, nthreads=1)
+    except (TypeError, AttributeError, pa.ArrowException) as error:
+        reason = "; ".join(map(str, error.args)).strip().rstrip(".")
+        raise TableError(f"The table cannot be read: {reason}. Give every column values of one kind.") from error
+
+
+def replace_missing_markers(encoder: TableEncoder, table: Any, *others: str) -> Any:
+    """Return an Arrow table with an encoder's missing-value markers replaced by null, as in a CSV file.
+
+    `others` are numeric columns, besides the inputs, that are treated in the same way.
+    """
+    numbers = number_markers(encoder.missing)
+    texts = {column.name: encoder.missing_markers(column) for column in encoder.columns_} | dict.fromkeys(others, ())
+    for name in [name for name in texts if name in table.schema.names]:
+        column = _markers_to_null(table[name], texts[name], numbers)
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
+
+
+def _markers_to_null(column: Any, texts: Sequence[str], numbers: Sequence[float]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if str(kind) in ("string", "large_string", "string_view"):
+        kind = pa.large_string()
+    column = column.cast(kind)
+    if texts and kind == pa.large_string():
+        marked = pc.is_in(column, value_set=pa.array(texts, kind))
+    elif numbers and (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
+        marked = pc.is_in(column.cast(pa.float64(), safe=False), value_set=pa.array(numbers, pa.float64()))
+    else:
+        return column
+    return pc.if_else(marked, pa.scalar(None, kind), column) if pc.any(marked).as_py() else column

@@ -21,9 +21,9 @@ from quernel.report.charts import ColumnFan
 from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import format_date, format_number, format_share, format_time
 from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
-from quernel.tables.arrow_casts import factorize, to_float64
 from quernel.tables.columns import Column
-from quernel.tables.reservoir_sample import RowSample
+from quernel.tables.frames import as_entries, factorize
+from quernel.tables.training_data import RowSample, read_numbers
 from quernel.theory import KernelGap, effective_dimension
 from quernel.tuning.data_summary import robust_scale
 
@@ -118,7 +118,7 @@ def compute_page(
     kernel_gap: KernelGap | None = None,
 ) -> Page:
     """Compute the numbers of the report; arguments as in `report_page`."""
-    target = to_float64(table[model.target])
+    target = read_numbers(table, model.target)
     positions = np.flatnonzero(np.isfinite(target))
     with_target = table.filter(np.isfinite(target))
     y = target[positions]
@@ -189,7 +189,7 @@ def _make_grid(column: Column, values: NDArray[Any]) -> NDArray[Any]:
 
 def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
     """Summarize the target, then the inputs of the model, from an Arrow table."""
-    target = to_float64(table[model.target])
+    target = read_numbers(table, model.target)
     lines = [ColumnSummary(model.target, "target", int(np.sum(~np.isfinite(target))), _describe_range(target))]
     return lines + [_summarize_column(column, table[column.name]) for column in model.encoder.columns_]
 
@@ -197,7 +197,7 @@ def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
 def _summarize_column(column: Column, entries: Any) -> ColumnSummary:
     """Summarize one column: its range or, of text, the three most frequent categories."""
     if isinstance(column, TextColumn):
-        labels, index = factorize(entries)
+        labels, index = factorize(as_entries(entries))
         n_rows = np.bincount(index[index >= 0], minlength=len(labels)).tolist()
         counts = Counter({label: count for label, count in zip(labels, n_rows, strict=True) if label})
         total = sum(counts.values())

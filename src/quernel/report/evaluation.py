@@ -20,10 +20,7 @@ from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
 from quernel.tables import TableError
-from quernel.tables.arrow_casts import to_float64
-from quernel.tables.reservoir_sample import RowSample
-from quernel.tables.streaming_training import StreamedTrainingData
-from quernel.tables.training_data import TrainingData
+from quernel.tables.training_data import RowSample, StreamedTrainingData, TrainingData, read_numbers
 from quernel.tuning.data_summary import column_scales
 
 Array = NDArray[np.floating]
@@ -286,7 +283,7 @@ def _describe(model: TableModel, n_train: int, n_test: int, on: str, fitted_to: 
 
 def _with_target(model: TableModel, sample: RowSample) -> tuple[Array, Array, Index]:
     """Return X, y in the model's units, and the row numbers, of the rows of a sample that have a target."""
-    target = to_float64(sample.table[model.target])
+    target = read_numbers(sample.table, model.target)
     there = np.isfinite(target)
     y = check_target(model, target[there])
     return model.encoder.transform(sample.table.filter(there)), y, sample.target_row[there]

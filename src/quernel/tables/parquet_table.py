@@ -1,53 +1,28 @@
-"""ParquetTable: files larger than memory, read row group by row group, and map-reduce over their batches.
-
-CSV and Arrow files are first copied to temporary Parquet files, batch by batch. Columns of a CSV file then have the
-types that they have when it is read whole, although only a piece is seen at a time.
-"""
+"""ParquetTable: one table in one or many Parquet files, read row group by row group, in a fixed order."""
 
 from __future__ import annotations
 
-import io
-import shutil
-import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import csv
 
-from quernel._files import as_size
-from quernel.data.parquet import explain_errors, open_file, read_footer
-from quernel.data.passes import read_ahead
-from quernel.data.sources import BLOCK_ROWS, RowsError, Stamp, check_stamp
-from quernel.tables import reading
-from quernel.tables.multi_file import ColumnFilter, any_column, cast_to_schema, find_files, unify_schema
-from quernel.tables.reading import (
-    CONVERSION_ERROR,
-    CSV,
-    INFER_TYPES,
-    PARQUET,
-    CsvOptions,
-    TableError,
-    check_names,
-    split_extension,
-)
+from quernel.data.parquet import Stamp, check_stamp, explain_errors, open_file, read_footer
+from quernel.data.sources import BLOCK_ROWS, RowsError
+from quernel.tables.frames import TableError, column_kind
 
-try:
-    from fcntl import LOCK_EX, LOCK_NB, flock
-except ImportError:  # Windows
-    flock = None  # type: ignore[assignment]
+ColumnFilter = Callable[[str], bool]
+# Rows of a batch.
+BATCH_ROWS = BLOCK_ROWS
+REMEDY = "Files must have the same columns."
 
-# Results of batches that are reduced at a time, so that they never pile up.
-REDUCE_SIZE = 16
-# Estimated ratio of a compressed file's content to its size.
-COMPRESSION_RATIO = 6
-# Names of the temporary folders of copies, and of the file in them that their process keeps locked.
-PREFIX, LOCK = "quernel-copy-", "owner.lock"
+
+def any_column(_: str) -> bool:
+    """Filter that every column passes."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -80,29 +55,6 @@ class RowBatch(NamedTuple):
     table: pa.Table
 
 
-Map = Callable[[RowBatch], Any]
-Reduce = Callable[[list[Any]], Any]
-
-
-class MapReduceTable(Protocol):
-    """What the training data need of a table: a `ParquetTable`, or a `DaskTable`."""
-
-    @property
-    def groups(self) -> tuple[RowGroup, ...]:
-        """Row groups that have rows."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Common schema of the files."""
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows of all files."""
-
-    def map_reduce(self, step: Map, reduce: Reduce, columns: Sequence[str]) -> Any:
-        """Apply `step` to these columns of every batch, and merge the results by `reduce`."""
-
-
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
     """A table of Parquet files, of which only a batch is in memory at a time.
@@ -113,12 +65,14 @@ class ParquetTable:
     schema : common Arrow schema of the files
     n_bytes : uncompressed size of all values
     stamps : by path, what tells that a file was changed between two passes
+    notes : sentences for the user
     """
 
     groups: tuple[RowGroup, ...]
     schema: pa.Schema
     n_bytes: int
     stamps: Mapping[str, Stamp]
+    notes: tuple[str, ...] = ()
 
     @property
     def n_rows(self) -> int:
@@ -130,10 +84,10 @@ class ParquetTable:
         return replace(self, groups=(group,))
 
     def iter_batches(
-        self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None, size: int = BLOCK_ROWS
+        self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None, size: int | None = None
     ) -> Generator[RowBatch, None, None]:
         """Yield the rows of these groups (None: all), `size` at a time; each file is opened once."""
-        schema = pa.schema([self.schema.field(name) for name in columns])
+        schema, size = pa.schema([self.schema.field(name) for name in columns]), size or BATCH_ROWS
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
             with open_file(path) as file:
                 check_stamp(path, self.stamps[path])
@@ -148,41 +102,30 @@ class ParquetTable:
                         yield RowBatch(group, start, cast_to_schema(batch, schema, str(group)))
                 check_stamp(path, self.stamps[path])
 
-    def map_reduce(self, step: Map, reduce: Reduce, columns: Sequence[str]) -> Any:
-        """Apply `step` to every batch, prefetched by a thread, and merge the results by `reduce`."""
-        return reduce_stream(map(step, read_ahead(self.iter_batches(columns))), reduce)
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read all rows of these columns (None: all)."""
+        names = self.schema.names if columns is None else list(columns)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return pa.concat_tables([schema.empty_table(), *(batch.table for batch in self.iter_batches(names))])
 
 
-def reduce_stream(results: Iterable[Any], reduce: Reduce) -> Any:
-    """Reduce results as they come, a few at a time."""
-    held: list[Any] = []
-    for result in results:
-        held.append(result)
-        if len(held) == REDUCE_SIZE:
-            held = [reduce(held)]
-    return reduce(held)
-
-
-def open_parquet(data: Path, labels: dict[str, str] | None = None, needed: ColumnFilter = any_column) -> ParquetTable:
-    """Open the Parquet files of a path, a pattern or a folder; only their footers are read.
+def open_parquet(
+    files: Sequence[Path], labels: Mapping[str, str] | None = None, needed: ColumnFilter = any_column
+) -> ParquetTable:
+    """Open Parquet files as one table; only their footers are read.
 
     Parameters
     ----------
-    data : Path
+    files : sequence of Path
     labels : dict or None
         Names of files in messages, by path.
     needed : callable
         Whether a column is used; files may differ in the types of others.
     """
-    labels, files = labels or {}, find_files(data)
-    for path in files:
-        if not path.is_file():
-            raise TableError(f"{path} is not a file. Give a Parquet file, a folder or a pattern.")
-        if split_extension(path)[0] not in PARQUET:
-            raise TableError(f"{path} is no Parquet file, and only those are read group by group.")
+    labels = labels or {}
     footers = [read_footer(str(path)) for path in files]
     for path, one in zip(files, footers, strict=True):
-        check_names(path, one.schema.names)
+        refuse_same_names(labels.get(str(path), path), one.schema.names)
     sizes = [
         (str(path), number, n_rows)
         for path, one in zip(files, footers, strict=True)
@@ -191,7 +134,7 @@ def open_parquet(data: Path, labels: dict[str, str] | None = None, needed: Colum
     ]
     firsts = accumulate((n_rows for *_, n_rows in sizes), initial=0)
     groups = tuple(RowGroup(*size, first, labels.get(size[0], "")) for size, first in zip(sizes, firsts, strict=False))
-    named = (Path(labels.get(str(path), path)) for path in files)
+    named = (labels.get(str(path), str(path)) for path in files)
     schema = unify_schema(zip(named, (one.schema for one in footers), strict=True), needed)
     stamps = {str(path): one.stamp for path, one in zip(files, footers, strict=True)}
     return ParquetTable(groups, schema, sum(map(_uncompressed_bytes, map(str, files))), stamps)
@@ -202,130 +145,96 @@ def _uncompressed_bytes(path: str) -> int:
         return sum(file.metadata.row_group(g).total_byte_size for g in range(file.metadata.num_row_groups))
 
 
-# Copies of other formats
+# Schemas
 
 
-@contextmanager
-def copy_to_parquet(
-    files: Sequence[Path], options: CsvOptions = INFER_TYPES, needed: ColumnFilter = any_column
-) -> Iterator[ParquetTable]:
-    """Copy files to temporary Parquet files, removed at the end of the context; yield the table of these."""
-    remove_leftovers()
-    _check_disk(files)
-    with temporary_folder() as folder:
-        labels = {}
-        for k, path in enumerate(files):
-            copy = folder / f"{k:06}.parquet"
-            labels[str(copy)] = str(path)
-            _copy(path, copy, options)
-        yield open_parquet(folder, labels, needed)
+def refuse_same_names(path: Path | str, names: Sequence[str]) -> None:
+    """Raise if two columns have the same name, or names that differ in case only, which SQL does not distinguish."""
+    places: dict[str, str] = {}
+    for name in names:
+        other = places.setdefault(name.lower(), name)
+        if other is not name or names.count(name) > 1:
+            both = repr(name) if other == name else f"{other!r} or {name!r}"
+            raise TableError(f"{path} has more than one column named {both}. Rename them, so that each is known.")
 
 
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Yield a folder that is removed at the end or, if this process is killed, by the next `remove_leftovers`."""
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as made, (Path(made) / "owner").open("wb") as owner:
-        if _acquire_lock(owner):
-            Path(owner.name).rename(Path(made) / LOCK)  # visible to others only once it is locked
-        inner = Path(made) / "files"
-        inner.mkdir()
-        yield inner
+def unify_schema(schemas: Iterable[tuple[str, pa.Schema]], needed: ColumnFilter = any_column) -> pa.Schema:
+    """Return the common Arrow schema of all files; raise with the first file and column that differ.
 
-
-def remove_leftovers() -> None:
-    """Remove the temporary folders of processes that have ended."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        # OSError: removed in the meantime, or another user's.
-        with suppress(OSError), (folder / LOCK).open("rb") as owner:
-            if _acquire_lock(owner):
-                shutil.rmtree(folder)
-
-
-def _acquire_lock(file: IO[bytes]) -> bool:
-    """Lock a file; whether that succeeded."""
-    if flock is None:
-        return False
-    try:
-        flock(file, LOCK_EX | LOCK_NB)
-    except OSError:  # another process has it, or the file system has no locks
-        return False
-    return True
-
-
-def estimate_bytes(path: Path) -> int:
-    """Return the size of a file or, if it is compressed, an estimate of its uncompressed size."""
-    size = path.stat().st_size
-    return size if split_extension(path)[1] is None else COMPRESSION_RATIO * size
-
-
-def _check_disk(files: Sequence[Path]) -> None:
-    needed, folder = sum(map(estimate_bytes, files)), tempfile.gettempdir()
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise TableError(
-            f"{files[0]} is larger than memory and is copied to Parquet for streaming, which may take "
-            f"{as_size(needed)}; the folder for temporary files, {folder}, has {as_size(free)}. Name a larger one by "
-            "the environment variable TMPDIR, or convert the files to Parquet yourself."
-        )
-
-
-def _copy(path: Path, copy: Path, options: CsvOptions) -> None:
-    """Copy a file to Parquet; a CSV file again with a wider type for a column, until all values can be converted."""
-    if split_extension(path)[0] not in CSV:
-        with reading.in_batches(path) as batches:
-            _write(batches, copy)
-        return
-    types: dict[str, pa.DataType] = dict(options.types)
-    names: list[str] = []
-    while True:
-        try:
-            with reading.in_batches(path, None, replace(options, types=types)) as batches:
-                names = batches.schema.names
-                types |= {field.name: field.type for field in batches.schema if field.name not in types}
-            with reading.in_batches(path, None, replace(options, types=types)) as batches:
-                _write(batches, copy)
-            return
-        except TableError as error:
-            failed = CONVERSION_ERROR.search(str(error.__cause__))
-            if failed is None or not names:  # a file whose first rows cannot be read
-                raise
-            name = names[int(failed["column"])]
-            types[name] = _next_type(types[name], failed["value"])
-
-
-def _write(batches: reading.Batches, copy: Path) -> None:
-    schema = pa.schema([field.with_type(_parquet_type(field.type)) for field in batches.schema])
-    with pq.ParquetWriter(str(copy), schema) as writer:
-        for batch in batches.pieces:
-            columns = [
-                column if column.type == field.type else pa.nulls(len(batch), field.type)
-                for column, field in zip(batch.columns, schema, strict=True)
-            ]
-            with reading.translate_errors(copy, ".parquet"):
-                writer.write_table(pa.table(columns, schema=schema))
-
-
-def _parquet_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type or, if Parquet cannot store it, a placeholder of its name: models use neither."""
-    try:
-        pq.ParquetWriter(io.BytesIO(), pa.schema([pa.field("x", arrow_type)])).close()
-    except pa.ArrowNotImplementedError:
-        return pa.struct([pa.field(str(arrow_type), pa.bool_())])
-    return arrow_type
-
-
-def _next_type(arrow_type: pa.DataType, value: str | None) -> pa.DataType:
-    """Return the next type, in the order in which Arrow tries them for CSV columns, that can hold this value."""
-    zones, units = (None, "UTC"), ("s", "ns")
-    times = [pa.timestamp(unit, zone) for zone in zones for unit in units]
-    order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), *times, pa.float64(), pa.string()]
-    for wider in order[order.index(arrow_type) + 1 : -1]:
-        line = io.BytesIO()
-        csv.write_csv(pa.table({"x": [value], "y": [0]}), line)
-        try:
-            line.seek(0)
-            csv.read_csv(line, csv.ReadOptions(use_threads=False), None, csv.ConvertOptions(column_types={"x": wider}))
-        except pa.ArrowInvalid:
+    Types of the same kind are promoted: integers to other numbers, a column that is empty in one file to any type. A
+    column that is not needed and in which the files differ has Arrow's null type.
+    """
+    first: str | None = None
+    types: dict[str, pa.DataType | None] = {}
+    dropped: set[str] = set()
+    for path, found in schemas:
+        other = {field.name: without_view(field.type) for field in found}
+        if first is None:
+            first, types = path, dict(other)
             continue
-        return wider
-    return pa.string() if arrow_type != pa.string() else pa.binary()
+        for name in dict.fromkeys([*types, *other]):
+            one, new = types.get(name), other.get(name)
+            common = None if one is None or new is None else _common_type(one, new)
+            if common is None and needed(name):
+                raise TableError(f"{_describe_difference(name, path, new, first, one)} {REMEDY}")
+            if common is None:
+                dropped.add(name)
+            types[name] = common
+    return pa.schema([(name, pa.null() if name in dropped else kind) for name, kind in types.items()])
+
+
+def _describe_difference(name: str, path: str, new: pa.DataType | None, first: str, one: pa.DataType | None) -> str:
+    """Say how a file differs from the first one in a column, given its type in both, None where it is missing."""
+    if new is None:
+        return f"{path} has no column {name!r}, but {first} has."
+    if one is None:
+        return f"{path} has a column {name!r}, but {first} has none."
+    return f"Column {name!r} of {path} holds {new}, but {one} in {first}."
+
+
+def cast_to_schema(table: pa.Table | pa.RecordBatch, schema: pa.Schema, path: str) -> pa.Table:
+    """Return the columns of a table or batch in the order and with the types of a schema; `path` is for messages."""
+    return pa.table([_cast_column(field, table, path) for field in schema], schema=schema)
+
+
+def _cast_column(field: pa.Field, table: pa.Table | pa.RecordBatch, path: str) -> pa.Array | pa.ChunkedArray:
+    """Cast a column of a table; large integers may lose digits as floating-point numbers."""
+    if pa.types.is_null(field.type):
+        return pa.nulls(len(table))
+    column = table[field.name]
+    if pa.types.is_dictionary(column.type) and column.type != field.type:
+        column = column.dictionary_decode()
+    try:
+        return column.cast(field.type, safe=not pa.types.is_floating(field.type))
+    except pa.ArrowException as error:
+        raise TableError(
+            f"Column {field.name!r} of {path} cannot be read as {field.type}, as in other files: {error}. {REMEDY}"
+        ) from error
+
+
+def kind_of_type(arrow_type: pa.DataType) -> str | None:
+    """Return the kind of a column of this Arrow type, as `frames.column_kind` does."""
+    return column_kind(pa.chunked_array([], arrow_type))
+
+
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds values of both, or None if they are of different kinds."""
+    if one == other:
+        return one
+    one, other = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (one, other))
+    kinds = {kind_of_type(kind) for kind in (one, other) if not pa.types.is_null(kind)}
+    if len(kinds) > 1:
+        return None
+    try:
+        both = [pa.schema([pa.field("x", kind)]) for kind in (one, other)]
+        return pa.unify_schemas(both, promote_options="permissive").field("x").type
+    except pa.ArrowException:
+        return None
+
+
+def without_view(kind: pa.DataType) -> pa.DataType:
+    """Return the type, with string views, as polars writes them, as large strings."""
+    name = str(kind)  # earlier versions of Arrow have no functions that recognise views
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, without_view(kind.value_type), kind.ordered)
+    return {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(name, kind)
