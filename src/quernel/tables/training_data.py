@@ -299,7 +299,9 @@ def _find_traps(table: ParquetTable, options: ReadOptions, encoder: TableEncoder
     y, _ = read_targets(rows, options)
     values = {one.name: one.read(as_entries(rows[one.name]), encoder.markers) for one in encoder.columns_}
     advice = find_date_parts(inputs), describe_tail(y)
-    return [*find_leaks(values, y), *(sentence for sentence in advice if sentence is not None)]
+    with np.errstate(over="ignore", invalid="ignore"):  # targets out of range are refused later
+        leaks = find_leaks(values, y)
+    return [*leaks, *(sentence for sentence in advice if sentence is not None)]
 
 
 def _fit_target_means(table: ParquetTable, options: ReadOptions, encodings: dict[str, Column | str]) -> None:
