@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quernel._files import remove_leftovers, temporary_folder
+from quernel._files import as_size, remove_leftovers, temporary_folder
 from quernel.data.parquet import check_stamp, read_stamp
 from quernel.tables.csv_files import (
     INFER_TYPES,
@@ -50,7 +50,6 @@ from quernel.tables.parquet_table import (
     refuse_same_names,
     without_view,
 )
-from quernel.tuning.cost import as_size
 
 if TYPE_CHECKING:
     import duckdb
