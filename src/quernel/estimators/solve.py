@@ -45,6 +45,8 @@ class SolveOptions:
     # Problems up to this size (n_rows x n_features) are polished to machine precision: the error of the low-rank factor
     # exceeds rounding error, so that polishing a large problem gains nothing.
     polished_size: int = 100_000
+    # Rows on which predictions are compared with what was fitted: more of them cost time.
+    compared_rows: int = 64
     # Rows from which the coordinates of features are chosen, and mean |phi|^2 (or its inverse) up to which they stay.
     centring_rows: int = 1000
     usual_scale: float = 1e6
@@ -244,18 +246,40 @@ def solve_full_kernel(task: Task, summary: DataSummary, kernel: Kernel) -> Solut
         )
         features = centring.transform_features(features)
         result = half.solve(InMemoryDesign(source, features=features), centring=centring, polish=polish)
-        missed = low_rank_bound(result.dual, share, feature_map.residual_, np.asarray(task.alpha))
+        # Kernel values and their factor are rounded; what that hides is bounded like what was left out.
+        rounding = np.finfo(float).eps * (np.sqrt(features.shape[1]) + 4) * kernel.diagonal(source.X)
+        missed = low_rank_bound(result.dual, share, feature_map.residual_ + rounding, np.asarray(task.alpha))
         missed = missed.reshape(len(result.objective), -1).sum(axis=1)  # several columns may form one problem
+        differs = _prediction_error(task.loss, source, feature_map, centring, features, result)
         scale = np.maximum(result.objective, result.null_objective / 1000)
         excess = np.max(np.divide(missed, scale * tol / 2, out=np.zeros_like(missed), where=scale > 0))
         if excess <= 1 or cut <= CHOLESKY.floor:
             break
         cut = max(cut / (2 * excess), CHOLESKY.floor)
         del features
-    gap = result.gap + missed
+    gap = np.minimum(result.gap + missed, result.gap + result.objective) + differs  # losses are not negative
     relative_gap = relative(gap, result.objective, result.null_objective)
     result = replace(result, gap=gap, relative_gap=relative_gap)
     return Solution(feature_map, _restore(result, centring))
+
+
+def _prediction_error(
+    loss: Loss, source: ArrayRows, feature_map: PivotedCholesky, centring: Centring, features: Array, result: Result
+) -> Array:
+    """By how much the mean loss (q,) of predictions differs from that of the factor, measured on a few rows.
+
+    Predictions compute features anew, from kernel values with the landmarks; with a nearly singular factor and a tiny
+    ridge their rounding errors are no longer negligible.
+    """
+    some = slice(None, None, -(-source.n_rows // OPTIONS.compared_rows))
+    offset, sign = loss.margin_transform(source.y[some] if source.y.ndim == 2 else source.y[some, None])
+    anew = centring.transform_features(feature_map.transform(source.X[some]))
+    ours, theirs = (
+        loss.value(offset - sign * (Phi @ result.coef + result.intercept)) for Phi in (features[some], anew)
+    )
+    share = source.share()[some]
+    error = 2 * (share @ np.abs(ours - theirs)) / share.sum()
+    return error if len(error) == len(result.gap) else np.full(len(result.gap), error.sum())
 
 
 def evaluate_outputs(feature_map: Any, coef: Array, intercept: Array, n_components: int, X: Array) -> Array:

@@ -204,7 +204,9 @@ def _direction(problem: MultinomialProblem, state: RowState, descent: Point, sol
             break
         product, slope = problem.product(state, *p)
         image = product, slope * problem.fit_intercept
-        length = size / _dot(p, image)
+        if not (curved := _dot(p, image)) > 0:  # nothing left to gain
+            break
+        length = size / curved
         x, r = _add(x, p, length), _add(r, image, -length)
         z = solver(r)
         before, size = size, _dot(r, z)
