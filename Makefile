@@ -16,7 +16,7 @@ test: lint types layers
 # An environment of its own with exactly the lower bounds that pyproject.toml declares.
 test-lowest: $(READY)
 	$(PYTHON) -m venv --clear $(VENV)-lowest
-	$(BIN)/python tools/lowest.py app > $(VENV)-lowest/pins.txt
+	$(BIN)/python tools/lowest.py app onnx dask > $(VENV)-lowest/pins.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable . --requirement $(VENV)-lowest/pins.txt
 	$(VENV)-lowest/bin/python -W ignore tools/smoke.py
 

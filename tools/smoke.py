@@ -1,7 +1,7 @@
 """Check an installation, with no more than the declared dependencies: `make test-lowest`.
 
-Scikit-learn's `check_estimator` for every public estimator with its default constructor, and each command once. Exits
-with 1 and says what failed. `--quick` leaves out the search, which takes longest.
+Scikit-learn's `check_estimator` for every public estimator with its default constructor, each command once, and the
+extras onnx and dask. Exits with 1 and says what failed. `--quick` leaves out the search, which takes longest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 import quernel
@@ -45,6 +47,27 @@ def failed_command(command: str, folder: Path) -> list[str]:
     return [] if ran.returncode == 0 else [(ran.stderr.strip() or "no message").splitlines()[-1]]
 
 
+def failed_extras(folder: Path) -> list[str]:
+    """Errors of what the extras onnx and dask bring: a graph of a pipeline is written, chunks of rows are fitted."""
+    import dask.array as da
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    X = np.random.default_rng(0).random((200, 2))
+    model = quernel.KernelQuantileRegressor(n_components=20, bandwidth=1.0, alpha=1e-2, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), clone(model)).fit(X, X[:, 0])
+    failed = []
+    for action in (
+        lambda: quernel.to_onnx(pipeline, folder / "model.onnx"),
+        lambda: model.fit(da.from_array(X, chunks=(50, 2)), da.from_array(X[:, 0], chunks=50)),
+    ):
+        try:
+            action()
+        except Exception as error:
+            failed.append(f"{type(error).__name__}: {str(error)[:200]}")
+    return failed
+
+
 def make_row(draw: random.Random, i: int) -> str:
     """A line of a CSV file: numbers with gaps, text and a date, as commands see them."""
     b = "" if i % 10 == 3 else f"{draw.random()}"
@@ -64,6 +87,9 @@ def main() -> int:
             found = failed_command(command, Path(folder))
             print(f"quernel {command}: {'; '.join(found) or 'fine'}", flush=True)
             failed += bool(found)
+        found = failed_extras(Path(folder))
+        print(f"onnx and dask: {'; '.join(found) or 'fine'}", flush=True)
+        failed += bool(found)
     for name in names:
         if name.endswith("CV") and "--quick" in sys.argv:
             continue
