@@ -165,8 +165,10 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     duality_gap_ : ndarray of shape (q,)
         Relative duality gap: no coefficients have an objective lower than `objective_` by more than this fraction of
         it, or of a thousandth of the best constant's objective if that is larger. With ``n_components="exact"`` this
-        holds for all functions of the kernel's space (RKHS). With ``noncrossing="joint"`` it refers to the sum over the
-        levels fitted together, among coefficients whose levels do not cross.
+        holds for all functions of the kernel's space (RKHS). It refers to the stored coefficients and intercepts, taken
+        as exact numbers; `predict` rounds once more, to the floating point numbers around the size of what it adds up.
+        With ``noncrossing="joint"`` it refers to the sum over the levels fitted together, among coefficients whose
+        levels do not cross.
     stopped_by_ : "time limit", "interrupt", "callback" or None
         What stopped the solver short of `tol`; None if nothing did.
     objective_ : ndarray of shape (q,)
