@@ -62,7 +62,6 @@ class EncodingOptions:
 
 OPTIONS = EncodingOptions()
 NO_VALUES = "it holds no values at all"
-MAX_CATEGORIES = OPTIONS.max_categories
 # Names of columns of whole numbers that identify rows, if no number is repeated.
 IDENTIFIER = re.compile(r"(^|.*[_\W])(id|key|uuid|guid|index|idx|row|nr|no|number)|.*[a-z](ID|Id|Key|Nr|No)", re.DOTALL)
 
