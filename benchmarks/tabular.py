@@ -70,6 +70,18 @@ def wind(folder: Path) -> Table:  # noqa: ARG001
     return _random("wind", data.X, data.y)
 
 
+def protein(folder: Path) -> Table:
+    return _random("protein", *_numbers(pd.read_parquet(folder / "uci_protein.parquet"), "RMSD"))
+
+
+def pm25(folder: Path) -> Table:
+    """Hours with a measurement; the direction of the wind as one column for each, without the row number."""
+    frame = (
+        pd.read_parquet(folder / "beijing_pm25.parquet").dropna(subset=["pm2.5"]).drop(columns="No", errors="ignore")
+    )
+    return _random("pm2.5", *_numbers(pd.get_dummies(frame, columns=["cbwd"]), "pm2.5"))
+
+
 TABLES: dict[str, Callable[[Path], Table]] = {
     "concrete": standard("concrete", "uci_concrete", "strength"),
     "power plant": standard("power plant", "uci_power_plant", "PE"),
@@ -79,6 +91,8 @@ TABLES: dict[str, Callable[[Path], Table]] = {
     "bike": bike,
     "used cars": used_cars,
     "wind": wind,
+    "protein": protein,
+    "pm2.5": pm25,
 }
 
 

@@ -316,6 +316,15 @@ def test_forest_weights_are_those_of_the_leaves():
         assert found[3] == pytest.approx(expected[3], abs=0.1)
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 60])
+def test_pruned_forests_predict_the_same(size):
+    X, y = simulate(200, 8)
+    forest = grow_forest(X, y[:, None], np.ones(200), 9, np.random.default_rng(0)).with_leaves(size)
+    values, pruned = SortedValues.from_values(y, np.ones(200)), forest.prune()
+    assert np.array_equal(pruned.quantiles(X, values, LEVELS), forest.quantiles(X, values, LEVELS))
+    assert size <= 2 or len(pruned.column) < len(forest.column)
+
+
 def test_calibration_is_monotone_and_corrects_levels_that_are_off():
     pit = np.clip(0.5 + 2 * (np.random.default_rng(0).uniform(size=3000) - 0.5), 0, 1)  # too narrow by half
     calibration = Calibration.from_pit(pit, np.ones(3000))

@@ -33,6 +33,7 @@ class ForestOptions:
 
     codes: int = 4096  # distinct codes of a column at most: resolution of cut points against model size
     bag: float = 0.632  # share of the rows (or groups) on which a tree is grown
+    bag_rows: int = 18_000  # rows of a bag, at most: model size and time
     columns: float = 0.5  # share of the columns tried at each node
     cells: int = 64  # cut points tried per column and node, at most
     min_split: int = 3  # rows of a node that is split
@@ -137,6 +138,15 @@ class Forest:
         """The same trees, cut off above nodes of fewer rows."""
         return replace(self, min_leaf=min_leaf)
 
+    def prune(self) -> Forest:
+        """The same forest, with the same predictions, without nodes that `min_leaf` keeps rows from entering."""
+        pruned = []
+        for t in range(self.n_trees):
+            nodes, rows = slice(*self.first_node[t : t + 2]), slice(*self.first_row[t : t + 2])
+            arrays = (self.column[nodes], self.cut[nodes], self.right[nodes], self.middle[nodes])
+            pruned.append((*_prune_tree(*arrays, rows.stop - rows.start, self.min_leaf), self.order[rows]))
+        return _join_trees(self.codes, pruned, self.min_leaf)
+
     def bags(self, n_rows: int) -> NDArray[np.bool_]:
         """Which rows each tree has seen, shape (T, n_rows)."""
         seen = np.zeros((self.n_trees, n_rows), dtype=np.bool_)
@@ -227,25 +237,26 @@ def grow_forest(
 
     with single_threaded_blas(len(X), 10 * n_trees) as threads:
         grown = [tree for tree in parallel_map(grow, range(n_trees), threads) if tree is not None]
-    return _join_trees(codes, grown)
+    return _join_trees(codes, grown, 1)
 
 
 def _draw_bag(n_rows: int, groups: Index | None, rng: np.random.Generator) -> Index:
     """Rows of one tree in random order: a share of the rows, or all rows of a share of the groups."""
+    part = min(OPTIONS.bag, OPTIONS.bag_rows / n_rows)
     if groups is None:
-        return rng.permutation(n_rows)[: max(1, round(OPTIONS.bag * n_rows))].astype(np.int32)
+        return rng.permutation(n_rows)[: max(1, round(part * n_rows))].astype(np.int32)
     n_groups = int(groups.max()) + 1
     chosen = np.zeros(n_groups, dtype=bool)
-    chosen[rng.permutation(n_groups)[: max(1, round(OPTIONS.bag * n_groups))]] = True
+    chosen[rng.permutation(n_groups)[: max(1, round(part * n_groups))]] = True
     return rng.permutation(np.flatnonzero(chosen[groups])).astype(np.int32)
 
 
-def _join_trees(codes: ColumnCodes, grown: Sequence[tuple[Index, ...]]) -> Forest:
+def _join_trees(codes: ColumnCodes, grown: Sequence[tuple[Index, ...]], min_leaf: int) -> Forest:
     """Concatenate the arrays of single trees."""
     column, cut, right, middle, order = (np.concatenate(parts) for parts in zip(*grown, strict=True))
     first_node = np.cumsum([0, *(len(tree[0]) for tree in grown)]).astype(np.int64)
     first_row = np.cumsum([0, *(len(tree[-1]) for tree in grown)]).astype(np.int64)
-    return Forest(codes, column, cut, right, middle, first_node, first_row, order, 1)
+    return Forest(codes, column, cut, right, middle, first_node, first_row, order, min_leaf)
 
 
 @compiled()
@@ -358,6 +369,31 @@ def _grow_tree(codes, targets, weight, order, tries, min_split, cells, seed):  #
         stack.append((a, m, node, False))
     size = node + 1
     return column[:size].copy(), cut[:size].copy(), right[:size].copy(), middle[:size].copy()
+
+
+@compiled()
+def _prune_tree(column, cut, right, middle, n_rows, min_leaf):  # type: ignore[no-untyped-def]
+    """The arrays of a tree without inner nodes whose children both have fewer than `min_leaf` rows."""
+    new_column, new_cut = np.zeros(len(column), dtype=np.int16), np.zeros(len(column), dtype=np.uint16)
+    new_right, new_middle = np.full(len(column), -1, dtype=np.int32), np.zeros(len(column), dtype=np.int32)
+    stack, kept = [(np.int64(0 if len(column) > 0 else -1), np.int64(0), np.int64(n_rows), np.int64(-1), False)], -1
+    while len(stack) > 0:
+        node, a, b, parent, is_right = stack.pop()
+        if node < 0 or max(middle[node] - a, b - middle[node]) < min_leaf:
+            continue
+        kept += 1
+        if parent >= 0 and is_right:
+            new_right[parent] = kept
+        elif parent >= 0:
+            new_column[parent] = -1 - new_column[parent]
+        j, m = np.int64(column[node]), np.int64(middle[node])
+        new_column[kept], new_cut[kept], new_middle[kept] = -1 - (j if j >= 0 else -1 - j), cut[node], m
+        if b - m >= min_leaf:
+            stack.append((np.int64(right[node]), m, b, np.int64(kept), True))
+        if m - a >= min_leaf:
+            stack.append((node + 1 if j >= 0 else np.int64(-1), a, m, np.int64(kept), False))
+    size = kept + 1
+    return new_column[:size].copy(), new_cut[:size].copy(), new_right[:size].copy(), new_middle[:size].copy()
 
 
 @compiled()

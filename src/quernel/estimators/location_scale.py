@@ -42,10 +42,11 @@ class LocationScaleOptions:
 
     min_rows: int = 30  # with fewer distinct rows there is no kernel part
     large: int = 5000
-    pilot_rows: tuple[int, int] = (700, 1000)  # rows from which bandwidths are learned: a step costs their number cubed
+    pilot_rows: tuple[int, int] = (700, 800)  # rows from which bandwidths are learned: a step costs their number cubed
     kernel_tie: float = 0.05  # the rougher kernel is taken unless its log leave-one-out error is worse by this
     landmarks: tuple[int, int] = (1000, 1000)  # Nystroem features
     folds: tuple[int, int] = (8, 5)
+    search_folds: int = 3  # the first folds, which choose the ridge
     # Tried from the largest on, until one is worse than the one before; the diagonal of the kernel is 1.
     ridges: tuple[float, ...] = tuple(10.0 ** np.arange(1.5, -6.5, -0.5))
     intercept: float = 10.0  # the constant column, penalised like the features: large, so that this hardly matters
@@ -178,27 +179,28 @@ class FoldRidge:
     def select(self, y: Array) -> tuple[float, Array]:
         """The ridge of least out-of-fold squared error, and the out-of-fold predictions (n,) with it."""
         moments = [self._moments(rows, y) for rows in self.parts]
-        best, chosen, kept = np.inf, OPTIONS.ridges[0], np.zeros_like(y)
+        some = np.concatenate(self.parts[: OPTIONS.search_folds])
+        best, chosen = np.inf, OPTIONS.ridges[0]
         for ridge in OPTIONS.ridges:
             try:
-                predicted = self._predict(ridge, moments)
+                predicted = self._predict(ridge, moments, OPTIONS.search_folds)
             except LinAlgError:  # singular to working precision, and so for smaller ridges
                 break
-            error = float(self.share @ (y - predicted) ** 2)
+            error = float(self.share[some] @ (y[some] - predicted[some]) ** 2)
             if error >= best:
                 break
-            best, chosen, kept = error, ridge, predicted
+            best, chosen = error, ridge
             if stop_requested():
                 break
-        return chosen, kept
+        return chosen, self._predict(chosen, moments, len(self.parts))
 
-    def _predict(self, ridge: float, moments: list[Array]) -> Array:
-        """Predictions of each fold from the normal equations of the others."""
-        gram, moment, predicted = np.sum(self.grams, axis=0), np.sum(moments, axis=0), np.empty(len(self.share))
-        for rows, part, own in zip(self.parts, self.grams, moments, strict=True):
-            regular = gram - part
+    def _predict(self, ridge: float, moments: list[Array], n_folds: int) -> Array:
+        """Predictions of the first folds, each from the normal equations of all others; 0 for the rest."""
+        gram, moment, predicted = np.sum(self.grams, axis=0), np.sum(moments, axis=0), np.zeros(len(self.share))
+        for k, rows in enumerate(self.parts[:n_folds]):
+            regular = gram - self.grams[k]
             regular[np.diag_indices_from(regular)] += ridge
-            solution = cho_solve(cho_factor(regular, overwrite_a=True), moment - own)
+            solution = cho_solve(cho_factor(regular, overwrite_a=True), moment - moments[k])
             predicted[rows] = self.Phi[rows] @ solution[:-1] + OPTIONS.intercept * solution[-1]
         return predicted
 

@@ -273,7 +273,7 @@ class TabularQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        tags.input_tags.allow_nan = tags.input_tags.string = True
         return tags
 
     def _check_parameters(self) -> None:

@@ -87,10 +87,14 @@ class Parts:
             self,
             shares=shares,
             targets=self.targets if "forest" in shares else None,
-            forest=self.forest if "forest" in shares else None,
+            forest=self.forest.prune() if "forest" in shares and self.forest is not None else None,
             location_scale=self.location_scale if smooth else None,
             residuals=self.residuals if smooth else None,
-            residual_forest=self.residual_forest if "residual_forest" in shares else None,
+            residual_forest=(
+                self.residual_forest.prune()
+                if "residual_forest" in shares and self.residual_forest is not None
+                else None
+            ),
         )
 
     def predict(self, X: Array, levels: Array) -> Array:
