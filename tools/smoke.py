@@ -19,7 +19,8 @@ from sklearn.utils.estimator_checks import check_estimator
 import quernel
 
 # As scikit-learn declares its own estimators that divide rows at random: weighting a row is not repeating it there.
-EXPECTED = {"ConformalQuantileRegressor": {"check_sample_weight_equivalence_on_dense_data": "equal rows are divided"}}
+NOT_EQUIVALENT = {"check_sample_weight_equivalence_on_dense_data": "equal rows are divided"}
+EXPECTED = {"ConformalQuantileRegressor": NOT_EQUIVALENT, "TabularQuantileRegressor": NOT_EQUIVALENT}
 COMMANDS = [
     "--version",
     "fit data.csv --target y --model m.quernel --components 20 --conformal",
