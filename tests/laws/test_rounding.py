@@ -264,3 +264,18 @@ def test_an_intercept_is_certified_as_it_is_stored():
             assert abs(exact - mpf(intercept[k])) <= mpf(float(np.spacing(np.abs(b[k])))) / 2 * (1 + mpf(10) ** -9)
     np.testing.assert_array_equal(centring.enter(u, b)[0], coef)
     np.testing.assert_array_equal(centring.round_intercept(coef, rounded), rounded)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.995])
+def test_the_gap_of_the_exact_kernel_holds_for_predictions(level):
+    """A tiny ridge on a nearly singular kernel matrix: predictions differ from the fit, and the gap contains that."""
+    rng = np.random.default_rng(10)
+    X, y = rng.uniform(-2, 2, (60, 3)), 2e-4 * rng.standard_normal(60)
+    alpha = 3e-12
+    model, _ = fit(KernelQuantileRegressor([level], n_components="exact", bandwidth=3.0, alpha=alpha), X, y)
+    Phi = model.feature_map_.transform(X)
+    value = exact_objective("pinball", Phi, y, alpha, model.coef_[:, 0], float(model.intercept_[0]), level=level)
+    null = exact_objective("pinball", Phi, y, alpha, [0] * Phi.shape[1], float(np.quantile(y, level)), level=level)
+    with mp.workdps(DIGITS):
+        scale = max(value, null / 1000)
+        assert abs(value - mpf(float(model.objective_[0]))) <= mpf(float(model.duality_gap_[0])) * scale
