@@ -132,7 +132,7 @@ def test_pyplot_and_the_users_settings_are_left_alone():
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install 'quernel\[plots\]'"):
+    with pytest.raises(ImportError, match=r"pip install matplotlib"):
         draw([0.5])
 
 

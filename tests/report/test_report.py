@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv
+from sklearn.base import BaseEstimator
 from sklearn.linear_model import QuantileRegressor
 
 import quernel
@@ -389,9 +390,10 @@ def test_baselines_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(
 
 
 def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
-    class LGBMRegressor:
-        def __init__(self, alpha, **settings):
-            self.alpha = alpha
+    class LGBMRegressor(BaseEstimator):
+        def __init__(self, alpha=0.5, objective=None, n_estimators=0, verbose=0, random_state=None, n_jobs=None):
+            self.alpha, self.objective, self.n_estimators = alpha, objective, n_estimators
+            self.verbose, self.random_state, self.n_jobs = verbose, random_state, n_jobs
 
         def fit(self, X, y):
             self.value = -np.quantile(y, self.alpha)  # the wrong way round: the levels of a row are sorted
