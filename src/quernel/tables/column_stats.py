@@ -1,7 +1,7 @@
-"""Statistics of a column that determine its encoding, accumulated batch by batch.
+"""Statistics of a column that determine its encoding.
 
-`compute_stats` summarises a batch, `merge_stats` merges batches, and `choose_encoding` decides: in the same way for a
-table in memory, which is one batch, and for files larger than memory, whose medians are filled in afterwards.
+`compute_stats` summarises a column of a table in memory, `column_queries.query_stats` one of files, with the same
+result, and `choose_encoding` decides.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EncodingOptions:
     min_category_rows: int = 5  # rows from which a category has an encoded column of its own
     max_categories: int = 50  # how many categories have one at most, if there is no target
     max_one_hot: int = 30  # with a target: columns with more categories are encoded by means of it
-    max_distinct: int = 200_000  # distinct values that are merged; text with more identifies rows
+    max_distinct: int = 200_000  # distinct values of text in files that are counted; text with more identifies rows
     many_gaps: float = 0.3  # share of gaps in text from which they may have been a category
     min_repeats: float = 10  # repeated values that chance would bring into a column of whole numbers without any
 
@@ -75,8 +75,8 @@ class NumberStats:
     n_rows, n_null, n_finite, n_infinite : counts of entries
     low, high : range of the finite values; of dates in seconds since 1970
     earliest, latest : range of the finite values modulo a day, which tells dates from dates with times
-    median : of the finite values, NaN in merged statistics
-    distinct : whether the values are whole numbers, all different; False in merged statistics
+    median : of the finite values
+    distinct : whether the values are whole numbers, all different
     """
 
     n_rows: int
@@ -98,7 +98,7 @@ class TextStats:
     Attributes
     ----------
     n_rows, n_null, n_missing : counts of entries; missing ones are null or empty
-    counts : rows per distinct value, None if there are too many to merge
+    counts : rows per distinct value, None if there are too many
     kind : text, category or mixed, as `column_kind` found
     """
 
@@ -151,42 +151,6 @@ def _text_stats(entries: Entries, kind: str, markers: Markers) -> TextStats:
     given = markers.texts.difference(MISSING_MARKERS)  # the user's: never categories
     n_missing = n_null + sum(counts.pop(text, 0) for text in ("", *given))
     return TextStats(len(index), n_null, n_missing, counts, kind)
-
-
-def merge_stats(parts: Sequence[ColumnStats]) -> ColumnStats:
-    """Merge the statistics of batches of one column."""
-    texts = [part for part in parts if isinstance(part, TextStats)]
-    if texts:
-        return _merge_text_stats(texts)
-    return _merge_number_stats([part for part in parts if isinstance(part, NumberStats)])
-
-
-def _merge_number_stats(parts: Sequence[NumberStats]) -> NumberStats:
-    return NumberStats(
-        sum(part.n_rows for part in parts),
-        sum(part.n_null for part in parts),
-        sum(part.n_finite for part in parts),
-        sum(part.n_infinite for part in parts),
-        min(part.low for part in parts),
-        max(part.high for part in parts),
-        min(part.earliest for part in parts),
-        max(part.latest for part in parts),
-    )
-
-
-def _merge_text_stats(parts: Sequence[TextStats]) -> TextStats:
-    counts: Counter[str] | None = Counter()
-    for part in parts:
-        if counts is None or part.counts is None:
-            counts = None
-            break
-        counts.update(part.counts)
-        counts = counts if len(counts) <= OPTIONS.max_distinct else None
-    n_rows, n_null, n_missing = (
-        sum(getattr(part, name) for part in parts) for name in ("n_rows", "n_null", "n_missing")
-    )
-    kind = next((part.kind for part in parts if part.kind != "text"), "text")
-    return TextStats(n_rows, n_null, n_missing, None if counts is None else dict(counts), kind)
 
 
 def choose_encoding(
