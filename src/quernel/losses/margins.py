@@ -32,8 +32,10 @@ class Margin(Loss):
 
     def fit_constant(self, target: Array, share: Array) -> Array:
         """The best constant score, shape (q,); it depends on the data only through the weighted share of label +1."""
-        positive = share @ (target > 0) / share.sum()
-        return self.constant_for(np.broadcast_to(positive, (self.n_columns,)))
+        positive, negative = share @ (target > 0) / share.sum(), share @ (target <= 0) / share.sum()
+        # Of the rarer label, whose share keeps its digits; the other's score is the opposite.
+        rarer = np.broadcast_to(np.minimum(positive, negative), (self.n_columns,))
+        return np.where(positive > negative, -1, 1) * self.constant_for(rarer)
 
     def constant_for(self, positive: Array) -> Array:
         """argmin over b of  p loss(1 - b) + (1 - p) loss(1 + b),  with p the share of label +1; shape (q,)."""
