@@ -47,8 +47,10 @@ class SolveOptions:
     polished_size: int = 100_000
     # Rows on which predictions are compared with what was fitted: more of them cost time.
     compared_rows: int = 64
-    # Rows from which the coordinates of features are chosen, and mean |phi|^2 (or its inverse) up to which they stay.
+    # Rows from which the coordinates of ready-made features are chosen, and of those that take time to compute.
     centring_rows: int = 1000
+    scaling_rows: int = 32
+    # Mean |phi|^2, or its inverse, up to which features stay as they are.
     usual_scale: float = 1e6
 
 
@@ -201,10 +203,10 @@ def _choose_centring(task: Task, summary: DataSummary, feature_map: Any) -> Cent
     From a sample of rows: any centre and scale will do. Only columns that are features themselves are centred; others
     are random functions, and vary. Features for which it makes no difference are left as they are.
     """
-    X = summary.sample.X
-    features = feature_map.transform(np.asarray(X[:: -(-len(X) // OPTIONS.centring_rows)], dtype=float))
-    mean = None
-    if task.fit_intercept and isinstance(feature_map, PrecomputedFeatures):
+    X, ready = summary.sample.X, isinstance(feature_map, PrecomputedFeatures)
+    step = -(-len(X) // (OPTIONS.centring_rows if ready else OPTIONS.scaling_rows))
+    features, mean = feature_map.transform(np.asarray(X[::step], dtype=float)), None
+    if task.fit_intercept and ready:
         centre = features.mean(axis=0)
         if np.any(np.abs(centre) > FAR * (features - centre).std(axis=0)):
             mean, features = centre, features - centre
