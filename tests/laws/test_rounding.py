@@ -247,6 +247,19 @@ def test_rows_out_of_core_are_centred_too(tmp_path):
         np.testing.assert_allclose(ours, theirs, atol=0.01)
 
 
+@pytest.mark.parametrize("loss", [Pinball(0.3), Squared()])
+def test_centred_columns_may_be_solved_in_a_basis(loss):
+    """Many rows and columns of low rank: samples have fewer features than there are columns."""
+    rng = np.random.default_rng(11)
+    factors = rng.standard_normal((40_000, 5))
+    X = 1e6 + np.tanh(factors @ rng.standard_normal((5, 60)) / 50)
+    y = factors[:, 0] + rng.standard_normal(len(X))
+    model, warned = fit(KernelRegressor(loss, kernel="linear", alpha=1e-6), X, y)
+    near, _ = fit(KernelRegressor(loss, kernel="linear", alpha=1e-6), X - 1e6, y)
+    assert not warned
+    np.testing.assert_allclose(model.objective_, near.objective_, rtol=1e-5)
+
+
 def test_an_intercept_is_certified_as_it_is_stored():
     rng = np.random.default_rng(9)
     centring = Centring(1e12 + 0.25, 1e9 + rng.standard_normal(5), 2.0**-3)

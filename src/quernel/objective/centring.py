@@ -31,10 +31,9 @@ class Centring:
     mean: Array | None = None
     scale: float = 1.0
 
-    @property
-    def is_trivial(self) -> bool:
-        """Whether the coordinates are the original ones."""
-        return self.target == 0 and self.mean is None and self.scale == 1
+    def fits(self, n_features: int) -> bool:
+        """Whether so many features can be those of these coordinates."""
+        return self.mean is None or len(self.mean) == n_features
 
     def transform_features(self, features: Array) -> Array:
         """phi' (n, M) of original features."""

@@ -313,14 +313,17 @@ class Problem:
         return shift
 
     def round_intercept(self, coef: Array, intercept: Array) -> Array:
-        """The intercepts (q,) that fits have once they are stored: see `Centring`."""
-        if self.centring is None or not self.fit_intercept:
+        """The intercepts (q,) that fits have once they are stored: see `Centring`.
+
+        Samples whose features are those of a basis are not what is stored: their intercepts stay as they are.
+        """
+        if self.centring is None or not self.fit_intercept or not self.centring.fits(len(coef)):
             return intercept
         return self.centring.round_intercept(coef, intercept)
 
     def storable_constants(self, constant: Array) -> list[Array]:
         """The constant fits (q,) nearest to the given ones that can be stored; several if they are far from zero."""
-        if self.centring is None or not self.fit_intercept:
+        if self.centring is None or not self.fit_intercept or not self.centring.fits(self.rows.n_features):
             return [constant]
         zero = np.zeros((self.rows.n_features, self.n_columns))
         stored = self.centring.restore(zero, constant)[1]

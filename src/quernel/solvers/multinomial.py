@@ -149,7 +149,8 @@ class _Descent:
         unbalanced = 0.0
         if problem.fit_intercept:
             shares = problem.shares()
-            unbalanced = min((float(np.max(np.abs(sums.mean_dual))) + rows) / float(shares[shares > 0].min()), 1.0)
+            seen = shares > 0  # every class relative to itself: its duals add up to twice its share at most
+            unbalanced = min(float(np.max(np.abs(sums.mean_dual[seen]) / shares[seen])) + 4 * rows, 1.0)
         gradient = 2 * problem.alpha * self.coef - sums.phi_t_dual
         residual = float(np.linalg.norm(gradient)) + 2 * (rows + unbalanced) * rms
         residual += eps * problem.alpha * float(np.linalg.norm(self.coef))
