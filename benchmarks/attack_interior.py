@@ -153,7 +153,7 @@ class Factor:
                 shifted = scaled + more * np.eye(len(matrix), dtype=matrix.dtype)
                 self.double = matrix.dtype == np.float64
                 if self.double:
-                    self.factor = cho_factor(shifted, lower=True)
+                    self.factor = cho_factor(shifted, lower=True, check_finite=False)
                 else:
                     self.factor = _cholesky(shifted)
                 return
@@ -164,7 +164,7 @@ class Factor:
     def solve(self, right: Array) -> Array:
         scale = self.scale if right.ndim == 1 else self.scale[:, None]
         if self.double:
-            return scale * cho_solve(self.factor, scale * right)
+            return scale * cho_solve(self.factor, scale * right, check_finite=False)
         x = np.array(scale * right)
         for j in range(len(x)):
             x[j] = (x[j] - self.factor[j, :j] @ x[:j]) / self.factor[j, j]
