@@ -207,7 +207,7 @@ def test_a_missing_dask_is_said_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     folder = write_files(tmp_path / "data", sales())
     ran = run("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK, "--dask", "local")
-    assert (ran.returncode, "pip install 'quernel[dask]'" in ran.stderr) == (1, True)
+    assert (ran.returncode, "pip install 'dask[array,distributed]'" in ran.stderr) == (1, True)
 
 
 def test_a_local_cluster_names_the_file_that_it_cannot_read(tmp_path):

@@ -587,6 +587,6 @@ def test_loading_warns_of_nothing(whole, tmp_path):
 
 def test_without_onnx_the_export_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match=r"pip install 'quernel\[onnx\]'"):
+    with pytest.raises(ImportError, match=r"pip install onnx"):
         quernel.to_onnx(fitted("one level"), tmp_path / "m.onnx")
     assert os.listdir(tmp_path) == []

@@ -207,9 +207,10 @@ def _choose_centring(task: Task, summary: DataSummary, feature_map: Any) -> Cent
     step = -(-len(X) // (OPTIONS.centring_rows if ready else OPTIONS.scaling_rows))
     features, mean = feature_map.transform(np.asarray(X[::step], dtype=float)), None
     if task.fit_intercept and ready:
-        centre = features.mean(axis=0)
-        if np.any(np.abs(centre) > FAR * (features - centre).std(axis=0)):
-            mean, features = centre, features - centre
+        with np.errstate(over="ignore", invalid="ignore"):  # the solver tells where numbers are not finite
+            centre = features.mean(axis=0)
+            if np.any(np.abs(centre) > FAR * (features - centre).std(axis=0)):
+                mean, features = centre, features - centre
     return Centring(summary.centre, mean, _power_of_two(features))
 
 

@@ -24,7 +24,7 @@ def import_skl2onnx() -> ModuleType:
         import skl2onnx
     except ImportError as error:
         raise ImportError(
-            "Pipelines are exported by the package skl2onnx. Install it with: pip install 'quernel[onnx]'"
+            "Pipelines are exported by the package skl2onnx. Install it with: pip install skl2onnx"
         ) from error
     return skl2onnx
 
