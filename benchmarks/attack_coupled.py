@@ -136,8 +136,10 @@ def multinomial_null(sample: Sample, n_classes: int) -> Array:
     """F of the best constant: the entropy of the class shares, or log K without intercepts."""
     if not sample.intercept:
         return np.log(Extended(n_classes))
-    shares = _class_shares(sample, n_classes)
-    return -np.sum(shares * np.log(np.where(shares > 0, shares, 1)))
+    shares = np.sort(_class_shares(sample, n_classes))
+    shares = shares[shares > 0]
+    rest = shares[:-1].sum()  # the largest share is 1 minus this, and has fewer digits where it is nearly 1
+    return -np.sum(shares[:-1] * np.log(shares[:-1])) - (1 - rest) * np.log1p(-rest)
 
 
 def bracket_multinomial(sample: Sample, n_classes: int, settled: Settled) -> Bracket:
