@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._compile import compiled
 from quernel._threads import parallel_map, single_threaded_blas
 from quernel.solvers.progress import stop_requested
 
@@ -140,11 +139,13 @@ class Forest:
 
     def prune(self) -> Forest:
         """The same forest, with the same predictions, without nodes that `min_leaf` keeps rows from entering."""
+        from quernel.estimators.numba_forest import prune_tree  # numba takes a second to import
+
         pruned = []
         for t in range(self.n_trees):
             nodes, rows = slice(*self.first_node[t : t + 2]), slice(*self.first_row[t : t + 2])
             arrays = (self.column[nodes], self.cut[nodes], self.right[nodes], self.middle[nodes])
-            pruned.append((*_prune_tree(*arrays, rows.stop - rows.start, self.min_leaf), self.order[rows]))
+            pruned.append((*prune_tree(*arrays, rows.stop - rows.start, self.min_leaf), self.order[rows]))
         return _join_trees(self.codes, pruned, self.min_leaf)
 
     def bags(self, n_rows: int) -> NDArray[np.bool_]:
@@ -159,13 +160,15 @@ class Forest:
 
         `skip` of shape (T, n) leaves trees out: those that have seen a row of X. A row that all have seen gets NaN.
         """
+        from quernel.estimators.numba_forest import fill_quantiles
+
         codes, out = self.codes.encode(X), np.empty((len(X), len(levels)))
         skip = np.zeros((self.n_trees, 1), dtype=np.bool_) if skip is None else skip
         arrays = (self.column, self.cut, self.right, self.middle, self.first_node, self.first_row, self.order)
 
         def fill(rows: slice) -> None:
             mask = skip[:, rows] if skip.shape[1] > 1 else np.zeros((len(skip), len(codes[rows])), dtype=np.bool_)
-            _fill_quantiles(
+            fill_quantiles(
                 codes[rows], *arrays, self.min_leaf, OPTIONS.per_leaf, mask, values.rank, values.value, values.weight,
                 np.ascontiguousarray(levels, dtype=float), out[rows],
             )  # fmt: skip
@@ -221,6 +224,8 @@ def grow_forest(
     Rows with the same entry of `groups` (n,) are in the bag of a tree together, or not at all. The trees depend on
     `rng` alone, not on the number of threads. If a time limit ends the growth there are fewer of them.
     """
+    from quernel.estimators.numba_forest import grow_tree
+
     codes = ColumnCodes.from_rows(X)
     coded = np.ascontiguousarray(codes.encode(X).T)
     bags = [_draw_bag(len(X), groups, rng) for _ in range(n_trees)]
@@ -232,7 +237,7 @@ def grow_forest(
         if t >= OPTIONS.min_trees and stop_requested():
             return None
         order = bags[t]
-        nodes = _grow_tree(coded, targets, weight, order, tries, OPTIONS.min_split, OPTIONS.cells, seeds[t])
+        nodes = grow_tree(coded, targets, weight, order, tries, OPTIONS.min_split, OPTIONS.cells, seeds[t])
         return *nodes, order
 
     with single_threaded_blas(len(X), 10 * n_trees) as threads:
@@ -257,209 +262,3 @@ def _join_trees(codes: ColumnCodes, grown: Sequence[tuple[Index, ...]], min_leaf
     first_node = np.cumsum([0, *(len(tree[0]) for tree in grown)]).astype(np.int64)
     first_row = np.cumsum([0, *(len(tree[-1]) for tree in grown)]).astype(np.int64)
     return Forest(codes, column, cut, right, middle, first_node, first_row, order, min_leaf)
-
-
-@compiled()
-def _next_random(state):  # type: ignore[no-untyped-def]
-    """One step of xorshift64*: a pseudo-random integer below 2^31, from `state` of shape (1,), which is updated."""
-    x = state[0]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    state[0] = x
-    return np.int64((x * np.uint64(2685821657736338717)) >> np.uint64(33))
-
-
-@compiled()
-def _find_cut(codes, targets, weight, rows, cells, state, count, mass, sums):  # type: ignore[no-untyped-def]
-    """Best cut of one column at a node: (gain, cut); gain -1 if there is none. The last arguments are work space."""
-    k = targets.shape[1]
-    low, high = codes[rows[0]], codes[rows[0]]
-    for i in rows:
-        code = codes[i]
-        if code < low:
-            low = code
-        if code > high:
-            high = code
-    if low == high:
-        return -1.0, np.int64(0)
-    shift, span = 0, np.int64(high) - np.int64(low)
-    while (span >> shift) >= min(cells, len(rows)) - 1:
-        shift += 1
-    offset = _next_random(state) & ((1 << shift) - 1)
-    base, n_cells = np.int64(low) - offset, ((span + offset) >> shift) + 1
-    for c in range(n_cells):
-        count[c], mass[c] = 0, 0.0
-        for t in range(k):
-            sums[c, t] = 0.0
-    total_mass = 0.0
-    for i in rows:
-        c = (np.int64(codes[i]) - base) >> shift
-        count[c] += 1
-        mass[c] += weight[i]
-        total_mass += weight[i]
-        for t in range(k):
-            sums[c, t] += weight[i] * targets[i, t]
-    # Prefix sums; the gain of a cut is  sum_t  S_left^2 / W_left + S_right^2 / W_right.
-    best, cut = -1.0, np.int64(0)
-    for c in range(1, n_cells):
-        count[c] += count[c - 1]
-        mass[c] += mass[c - 1]
-        for t in range(k):
-            sums[c, t] += sums[c - 1, t]
-    for c in range(n_cells - 1):
-        if count[c] == 0 or (c > 0 and count[c] == count[c - 1]):
-            continue
-        gain, left_mass = 0.0, mass[c]
-        for t in range(k):
-            rest = sums[n_cells - 1, t] - sums[c, t]
-            gain += sums[c, t] ** 2 / left_mass + rest**2 / (total_mass - left_mass)
-        if gain > best:
-            best, cut = gain, base + ((c + 1) << shift)
-    return best, cut
-
-
-@compiled()
-def _grow_tree(codes, targets, weight, order, tries, min_split, cells, seed):  # type: ignore[no-untyped-def]
-    """Grow one tree on the rows in `order`, which is sorted by leaf; return column, cut, right, middle of inner nodes.
-
-    Depth first, left before right, so that an inner left child comes right after its parent.
-    """
-    n, d, k = len(order), len(codes), targets.shape[1]
-    column, cut = np.zeros(n, dtype=np.int16), np.zeros(n, dtype=np.uint16)
-    right, middle = np.full(n, -1, dtype=np.int32), np.zeros(n, dtype=np.int32)
-    count, mass, sums = np.zeros(2 * cells, dtype=np.int64), np.zeros(2 * cells), np.zeros((2 * cells, k))
-    state, columns, scratch = np.array([seed], dtype=np.uint64), np.arange(d), np.empty(n, dtype=np.int32)
-    stack = [(0, n, -1, False)]
-    node = -1  # the last one
-    while len(stack) > 0:
-        a, b, parent, is_right = stack.pop()
-        if b - a < min_split:
-            continue
-        best, best_column, best_cut, found = -1.0, -1, np.int64(0), 0
-        for j in range(d):  # draw columns without replacement until enough of them can be split
-            other = j + _next_random(state) % (d - j)
-            columns[j], columns[other] = columns[other], columns[j]
-            gain, here = _find_cut(codes[columns[j]], targets, weight, order[a:b], cells, state, count, mass, sums)
-            if gain < 0:
-                continue
-            found += 1
-            if gain > best:
-                best, best_column, best_cut = gain, columns[j], here
-            if found >= tries:
-                break
-        if best_column < 0:
-            continue
-        node += 1
-        if parent >= 0 and is_right:
-            right[parent] = node
-        elif parent >= 0:
-            column[parent] = -1 - column[parent]
-        m, rest = a, 0
-        for p in range(a, b):  # stable partition, so that rows stay in random order
-            if codes[best_column, order[p]] < best_cut:
-                order[m] = order[p]
-                m += 1
-            else:
-                scratch[rest] = order[p]
-                rest += 1
-        order[m:b] = scratch[:rest]
-        column[node], cut[node], middle[node] = -1 - best_column, best_cut, m
-        stack.append((m, b, node, True))
-        stack.append((a, m, node, False))
-    size = node + 1
-    return column[:size].copy(), cut[:size].copy(), right[:size].copy(), middle[:size].copy()
-
-
-@compiled()
-def _prune_tree(column, cut, right, middle, n_rows, min_leaf):  # type: ignore[no-untyped-def]
-    """The arrays of a tree without inner nodes whose children both have fewer than `min_leaf` rows."""
-    new_column, new_cut = np.zeros(len(column), dtype=np.int16), np.zeros(len(column), dtype=np.uint16)
-    new_right, new_middle = np.full(len(column), -1, dtype=np.int32), np.zeros(len(column), dtype=np.int32)
-    stack, kept = [(np.int64(0 if len(column) > 0 else -1), np.int64(0), np.int64(n_rows), np.int64(-1), False)], -1
-    while len(stack) > 0:
-        node, a, b, parent, is_right = stack.pop()
-        if node < 0 or max(middle[node] - a, b - middle[node]) < min_leaf:
-            continue
-        kept += 1
-        if parent >= 0 and is_right:
-            new_right[parent] = kept
-        elif parent >= 0:
-            new_column[parent] = -1 - new_column[parent]
-        j, m = np.int64(column[node]), np.int64(middle[node])
-        new_column[kept], new_cut[kept], new_middle[kept] = -1 - (j if j >= 0 else -1 - j), cut[node], m
-        if b - m >= min_leaf:
-            stack.append((np.int64(right[node]), m, b, np.int64(kept), True))
-        if m - a >= min_leaf:
-            stack.append((node + 1 if j >= 0 else np.int64(-1), a, m, np.int64(kept), False))
-    size = kept + 1
-    return new_column[:size].copy(), new_cut[:size].copy(), new_right[:size].copy(), new_middle[:size].copy()
-
-
-@compiled()
-def _fill_quantiles(  # type: ignore[no-untyped-def]
-    codes, column, cut, right, middle, first_node, first_row, order, min_leaf, per_leaf, skip, rank, value, weight,
-    levels, out,
-):  # fmt: skip
-    """Write the quantiles of each row into `out` (n, q); see `Forest.quantiles`."""
-    n_trees = len(first_node) - 1
-    found, share = np.empty(n_trees * per_leaf, dtype=np.int64), np.empty(n_trees * per_leaf)
-    for i in range(len(codes)):
-        size = 0
-        for t in range(n_trees):
-            if skip[t, i]:
-                continue
-            # 1. Descend.
-            root, a, b = first_node[t], 0, first_row[t + 1] - first_row[t]
-            node = 0 if root < first_node[t + 1] else -1
-            while node >= 0:
-                j, m = column[root + node], middle[root + node]
-                if codes[i, j if j >= 0 else -1 - j] < cut[root + node]:
-                    if m - a < min_leaf:
-                        break
-                    b, node = m, node + 1 if j >= 0 else -1
-                else:
-                    if b - m < min_leaf:
-                        break
-                    a, node = m, right[root + node]
-            if b <= a:
-                continue
-            # 2. Collect rows of the leaf, with weights that sum to 1; of many, every so many.
-            step = (b - a + per_leaf - 1) // per_leaf
-            first, total = size, 0.0
-            for p in range(a, b, step):
-                row = order[first_row[t] + p]
-                found[size], share[size] = rank[row], weight[row]
-                total += weight[row]
-                size += 1
-            for p in range(first, size):
-                share[p] /= total
-        if size == 0:
-            out[i] = np.nan
-            continue
-        _read_quantiles(found[:size], share[:size], value, levels, out[i])
-
-
-@compiled()
-def _read_quantiles(found, share, value, levels, out):  # type: ignore[no-untyped-def]
-    """Quantiles of the values of these ranks and weights: linear between the middles of their probability masses."""
-    # Sorting (rank, position) as one integer is faster than an argsort.
-    size = len(found)
-    keys = np.empty(size, dtype=np.int64)
-    for p in range(size):
-        keys[p] = found[p] * size + p
-    keys.sort()
-    total = share.sum()
-    k, below, last_middle, last_value = 0, 0.0, 0.0, 0.0
-    for p in range(size):
-        this, mass = value[keys[p] // size], share[keys[p] % size] / total
-        middle = below + mass / 2
-        while k < len(levels) and levels[k] <= middle:
-            part = 1.0 if p == 0 else (levels[k] - last_middle) / (middle - last_middle)
-            out[k] = this if p == 0 or this == last_value else last_value + part * (this - last_value)
-            k += 1
-        below += mass
-        last_middle, last_value = middle, this
-    while k < len(levels):
-        out[k] = last_value
-        k += 1
