@@ -23,7 +23,8 @@ READ = """
 import json, resource, sys, time
 from pathlib import Path
 from quernel.tables.files import open_table
-from quernel.tables.training_data import ReadOptions, prepare_files
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare_files
 
 begin, options = time.perf_counter(), ReadOptions("y")
 with open_table(Path(sys.argv[1]), options=options.csv_options()) as table:

@@ -54,7 +54,8 @@ import json, resource, sys, time
 from quernel import KernelQuantileRegressor
 from quernel.solvers.progress import listening
 from quernel.tables.files import open_table
-from quernel.tables.training_data import ReadOptions, prepare_files
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare_files
 from pathlib import Path
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])

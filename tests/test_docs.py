@@ -28,7 +28,8 @@ from quernel.conformal.table_model import TableModel
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.tables.column_stats import OPTIONS
 from quernel.tables.columns import TargetColumn
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.command_line import run
 from support.tables import sales
 

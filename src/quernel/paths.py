@@ -23,7 +23,7 @@ from quernel._threads import single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss, Pinball
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.duality_gap import null_model
+from quernel.objective.null_model import null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Limits, Result, recertify

@@ -18,7 +18,8 @@ from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQ
 from quernel.conformal.table_model import TableModel
 from quernel.tables import parquet_table
 from quernel.tables.files import open_table, read_table
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.command_line import run
 from support.tables import sales
 

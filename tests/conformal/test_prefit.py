@@ -13,7 +13,8 @@ from sklearn.frozen import FrozenEstimator
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.tables import sales
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.tables import LEVELS, sales
 
 

@@ -10,7 +10,8 @@ from quernel import KernelClassifier, KernelQuantileRegressor
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Pinball
 from quernel.objective import Problem
-from quernel.objective.duality_gap import Certificate, null_model
+from quernel.objective.duality_gap import Certificate
+from quernel.objective.null_model import null_model
 from quernel.solvers import NONCROSSING, SOLVERS
 from quernel.solvers.result import BestIterate
 

@@ -15,7 +15,8 @@ from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
 from support.tables import sales, with_times
 

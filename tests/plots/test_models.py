@@ -32,7 +32,8 @@ from quernel.plots import (
     QuantileFanDisplay,
 )
 from quernel.plots.fans import sample_rows
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.tables import sales
 
 BASE = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)

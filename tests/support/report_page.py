@@ -8,7 +8,8 @@ import numpy as np
 from quernel import KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.tables import sales
 
 LEVELS = [0.05, 0.5, 0.95]

@@ -11,7 +11,8 @@ import pytest
 
 from quernel.tables import DateColumn, TableError, TextColumn
 from quernel.tables.frames import as_entries
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.tables import fit_encoder, sales
 
 

@@ -14,7 +14,8 @@ from quernel.tables import TableError, TextColumn
 from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.files import open_table, read_table
 from quernel.tables.missing_values import MISSING_MARKERS, equivalent_spellings
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 from support.tables import fit_encoder
 
 

@@ -11,11 +11,12 @@ import pytest
 from pyarrow import csv
 
 from quernel.data import RowsError
-from quernel.tables import TableError, column_queries, training_data
+from quernel.tables import TableError, column_queries, encoded_rows
 from quernel.tables.columns import TargetColumn
 from quernel.tables.files import find_files, open_table, read_table
 from quernel.tables.parquet_table import open_parquet
-from quernel.tables.training_data import ReadOptions, prepare, prepare_files
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare, prepare_files
 from support.tables import collect_rows, sales, write_files
 
 WRITERS = {"parquet": pq.write_table, "arrow": pyarrow.feather.write_feather, "csv": csv.write_csv}
@@ -92,8 +93,8 @@ def test_the_encoder_learnt_by_queries_is_that_of_the_whole_table(tmp_path, monk
 
 def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
     """A stream may begin in the middle of a row group, and a group may have several blocks."""
-    monkeypatch.setattr(training_data, "STRIP", 16)
-    monkeypatch.setattr(training_data, "split_blocks", lambda n, d: [slice(0, 32)])
+    monkeypatch.setattr(encoded_rows, "STRIP", 16)
+    monkeypatch.setattr(encoded_rows, "split_blocks", lambda n, d: [slice(0, 32)])
     table = sales()
     files = open_parquet_files(write_files(tmp_path, table, 3, 100))
     rows = prepare_files(files, ReadOptions("price", log_target=True)).rows

@@ -30,7 +30,8 @@ from quernel.tables.files import (
     open_table,
 )
 from quernel.tables.parquet_table import ColumnFilter, ParquetTable, any_column
-from quernel.tables.training_data import AnyTrainingData, ReadOptions, TrainingData, prepare_files
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import AnyTrainingData, TrainingData, prepare_files
 
 # Fewer rows with a target are an error.
 MIN_ROWS = 20

@@ -25,7 +25,8 @@ from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
 from quernel.report import evaluate_on, report_page
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,7 +26,7 @@ from quernel.estimators.validation import check_levels
 from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.solvers import SOLVERS
-from quernel.tables.training_data import ReadOptions
+from quernel.tables.read_options import ReadOptions
 
 DATA = (
     "CSV (also .gz, .bz2, .zst), Parquet or Arrow file, database of DuckDB or SQLite; a quoted pattern such as "

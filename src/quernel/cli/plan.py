@@ -23,14 +23,9 @@ from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.tables.training_data import (
-    AnyTrainingData,
-    TrainingData,
-    choose_sample_size,
-    needed_columns,
-    read_numbers,
-    sample_rows,
-)
+from quernel.tables.encoded_rows import choose_sample_size, needed_columns, sample_rows
+from quernel.tables.read_options import read_numbers
+from quernel.tables.training_data import AnyTrainingData, TrainingData
 from quernel.theory import Exponent, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features

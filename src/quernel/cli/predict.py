@@ -34,7 +34,7 @@ from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.files import ARROW, CSV, DATABASE, NOT_STORED, split_extension
 from quernel.tables.frames import suggest_name
 from quernel.tables.parquet_table import ParquetTable
-from quernel.tables.training_data import has_infinite
+from quernel.tables.read_options import has_infinite
 
 TableWriter: TypeAlias = csv.CSVWriter | pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
 

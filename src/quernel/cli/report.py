@@ -26,18 +26,10 @@ from quernel.report.evaluation import check_target
 from quernel.report.formatting import format_count, format_number
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions, model_csv_options
+from quernel.tables.encoded_rows import RowSample, choose_sample_size, needed_columns, sample_rows
 from quernel.tables.frames import suggest_name
-from quernel.tables.training_data import (
-    AnyTrainingData,
-    RowSample,
-    TrainingData,
-    choose_sample_size,
-    has_infinite,
-    is_numeric,
-    needed_columns,
-    read_numbers,
-    sample_rows,
-)
+from quernel.tables.read_options import has_infinite, is_numeric, read_numbers
+from quernel.tables.training_data import AnyTrainingData, TrainingData
 from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]

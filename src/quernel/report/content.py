@@ -22,8 +22,9 @@ from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import format_date, format_number, format_share, format_time
 from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
 from quernel.tables.columns import Column
+from quernel.tables.encoded_rows import RowSample
 from quernel.tables.frames import as_entries, factorize
-from quernel.tables.training_data import RowSample, read_numbers
+from quernel.tables.read_options import read_numbers
 from quernel.theory import KernelGap, effective_dimension
 from quernel.tuning.data_summary import robust_scale
 

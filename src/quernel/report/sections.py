@@ -36,7 +36,7 @@ from quernel.report.formatting import (
 )
 from quernel.tables import DateColumn, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
-from quernel.tables.training_data import RowSample
+from quernel.tables.encoded_rows import RowSample
 from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]

@@ -28,15 +28,8 @@ from numpy.typing import NDArray
 
 from quernel.data import RowStateLike
 from quernel.objective import DualSums, Problem, take_columns
-from quernel.objective.duality_gap import (
-    NullModel,
-    certify,
-    dual_variance,
-    null_model,
-    relative,
-    residual_bound,
-    weak_ridge,
-)
+from quernel.objective.duality_gap import certify, relative, residual_bound
+from quernel.objective.null_model import NullModel, dual_variance, null_model, weak_ridge
 from quernel.solvers.linear_system import NewtonSystem
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Limits, Result, after

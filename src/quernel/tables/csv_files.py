@@ -149,9 +149,9 @@ class CsvFile:
                 kind = CSV_TYPES.get(kinds[name], "VARCHAR")
                 if kind == "DOUBLE":  # booleans are numbers, too
                     comma = f"replace({value}, ',', '.')" if self.separator == ";" else value
-                    words = f"when lower(c{i}) = 'true' then '1' when lower(c{i}) = 'false' then '0'"
+                    booleans = f"when lower(c{i}) = 'true' then '1' when lower(c{i}) = 'false' then '0'"
                     hexadecimal = f"when c{i} like '0x%' then cast(try_cast(c{i} as bigint) as varchar)"
-                    value = f"case {words} {hexadecimal} else {comma} end"
+                    value = f"case {booleans} {hexadecimal} else {comma} end"
                 found[name] = value, kind
         return found
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from quernel.data.dask import DaskRows
 from quernel.data.sources import Piece
+from quernel.tables.encoded_rows import StripSizes, encode_batch, join_pieces, needed_columns
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.parquet_table import ParquetTable, RowGroup
-from quernel.tables.training_data import ReadOptions, StripSizes, encode_batch, join_pieces, needed_columns
+from quernel.tables.read_options import ReadOptions
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from quernel.losses import Pinball
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.duality_gap import null_model, relative
+from quernel.objective.duality_gap import relative
+from quernel.objective.null_model import null_model
 from quernel.solvers.noncrossing.newton import solve_coupled
 from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, certify, crossing
 from quernel.solvers.progress import stop_requested

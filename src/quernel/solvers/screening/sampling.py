@@ -36,7 +36,7 @@ from scipy.special import ndtr
 from quernel._threads import blocks, parallel_map
 from quernel.losses import Loss
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.duality_gap import dual_variance
+from quernel.objective.null_model import dual_variance
 
 Array = NDArray[np.floating]
 

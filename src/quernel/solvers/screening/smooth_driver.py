@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from quernel.data import InMemoryDesign
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.duality_gap import NullModel, certify_gradient, full_gradient, null_model
+from quernel.objective.duality_gap import certify_gradient, full_gradient
+from quernel.objective.null_model import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.linear_system import NewtonSystem
 from quernel.solvers.progress import stop_requested
