@@ -1,13 +1,13 @@
-"""`python -m benchmarks.tables FOLDER`: held-out pinball loss on eight tables beside LightGBM and quantile forests.
+"""`python -m benchmarks.tables FOLDER`: quantiles of ten tables beside boosting and forests; writes docs/accuracy.md.
 
-Mean over the levels 0.1, 0.5 and 0.9. Every method gets the same columns, as they are, and the same splits. Results are
-kept in benchmarks/tables.json, one entry per table, split and method, and what is there is not measured again: the run
-can be stopped and taken up. docs/accuracy.md is written from them. FOLDER holds the files that `tabular.py` names.
+Every method gets the same numbers and the same splits. A result is one line of benchmarks/tables.jsonl, and what is
+there is not measured again: a run can be stopped and taken up, and several can go on at a time. With --inner the rows
+of a split are its training rows, divided again: development never looks at test rows. FOLDER holds the files that
+`tabular.py` names.
 """
 
 import argparse
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -15,251 +15,106 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.tables_page import render_page
 from benchmarks.tabular import TABLES, read
-from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
+from benchmarks.tabular_peers import LEVELS, PEERS, inner_split, mean_loss
+from quernel import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.bench import describe_machine
+from quernel.metrics import crps
 
 HERE = Path(__file__).parent
-LEVELS = [0.1, 0.5, 0.9]
-# LightGBM: folds, random draws of its settings per level, most trees, and how long to wait for a better tree.
-FOLDS, DRAWS, MOST_TREES, PATIENCE = 5, 40, 3000, 50
-# A draw that is worse than the best in the first fold by more than this part is not tried in the others.
-RACE = 0.02
-GOAL, WORST = 1.0, 1.15
+RESULTS = HERE / "tables.jsonl"
+SPLITS = 5
+GRID = np.arange(1, 100) / 100
 
-Predict = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
+Measure = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int], dict]
 
 
-def quernel_with(**settings) -> Predict:
-    def run(X, y, X_new, seed):
-        model = KernelQuantileRegressor(LEVELS, random_state=seed, tol=1e-4, **settings)
-        return model.fit(X, y).predict(X_new)
+def tabular(**settings) -> Measure:
+    """TabularQuantileRegressor with these settings: the loss, coverage, and errors of mean and distribution."""
+
+    def run(X, y, X_new, y_new, seed):
+        start = time.process_time()
+        model = TabularQuantileRegressor(LEVELS, random_state=seed, **settings).fit(X, y)
+        fitted = time.process_time()
+        curves = model.predict(X_new)
+        found = {"seconds": time.process_time() - start, "fit_seconds": fitted - start}
+        found |= {"loss": mean_loss(y_new, curves)}
+        # The randomised PIT: intervals of targets with few values hold more than their share however good they are.
+        below, up_to = model.predict_cdf(X_new, np.nextafter(y_new, -np.inf)), model.predict_cdf(X_new, y_new)
+        pit = below + np.random.default_rng(seed).random(len(y_new)) * (up_to - below)
+        for coverage in (50, 80, 90):
+            low, high = model.predict_interval(X_new, coverage / 100).T
+            found[f"inside_{coverage}"] = float(np.mean((low <= y_new) & (y_new <= high)))
+            found[f"pit_{coverage}"] = float(np.mean(np.abs(pit - 0.5) <= coverage / 200))
+        grid = model.predict(X_new, GRID)
+        error = float(np.sqrt(np.mean((y_new - grid.mean(axis=1)) ** 2)))
+        return found | {"rmse": error, "crps": float(crps(y_new, grid, GRID)), "shares": model.shares_}
 
     return run
 
 
-def quernel_cv(X, y, X_new, seed):
-    model = KernelQuantileRegressorCV(LEVELS, bandwidths="learned", random_state=seed, tol=1e-4)
-    return model.fit(X, y).predict(X_new)
+def others(predict) -> Measure:
+    """The loss and the coverage of 80 % intervals of a method that predicts `LEVELS` only."""
+
+    def run(X, y, X_new, y_new, seed):
+        start = time.process_time()
+        curves = np.sort(predict(X, y, X_new, seed), axis=1)
+        seconds = time.process_time() - start
+        inside = float(np.mean((curves[:, 0] <= y_new) & (y_new <= curves[:, 2])))
+        return {"seconds": seconds, "loss": mean_loss(y_new, curves), "inside_80": inside}
+
+    return run
 
 
-def forest(X, y, X_new, seed):
-    from quantile_forest import RandomForestQuantileRegressor
-
-    model = RandomForestQuantileRegressor(random_state=seed, n_jobs=1).fit(X, y)
-    return model.predict(X_new, quantiles=LEVELS)
+def kernel(X, y, X_new, seed):
+    return KernelQuantileRegressor(LEVELS, random_state=seed).fit(X, y).predict(X_new)
 
 
-def lightgbm_default(X, y, X_new, seed):
-    from lightgbm import LGBMRegressor
-
-    settings = {"objective": "quantile", "verbose": -1, "n_jobs": 1, "random_state": seed}
-    return np.column_stack([LGBMRegressor(alpha=level, **settings).fit(X, y).predict(X_new) for level in LEVELS])
-
-
-def lightgbm_tuned(X, y, X_new, seed):
-    return np.column_stack([_tuned_level(X, y, X_new, level, seed) for level in LEVELS])
-
-
-def _tuned_level(X, y, X_new, level: float, seed: int) -> np.ndarray:
-    """The best of random draws in five folds, with as many trees as early stopping found on average.
-
-    Draws race: one whose first fold is worse than that of the best by more than RACE is not tried in the others.
-    """
-    import lightgbm
-    from sklearn.model_selection import KFold
-
-    rng = np.random.default_rng([seed, round(1000 * level)])
-    folds = list(KFold(FOLDS, shuffle=True, random_state=seed).split(X))
-    draws = [_draw(rng, level, seed) for _ in range(DRAWS)]
-    first = [_early_stopped(settings, X, y, *folds[0]) for settings in draws]
-    best_first = min(loss for loss, _ in first)
-    found = []
-    for settings, start in zip(draws, first, strict=True):
-        if start[0] <= (1 + RACE) * best_first:
-            losses, trees = zip(start, *(_early_stopped(settings, X, y, *fold) for fold in folds[1:]), strict=True)
-            found.append((float(np.mean(losses)), settings, max(round(float(np.mean(trees))), 1)))
-    _, settings, trees = min(found, key=lambda one: one[0])
-    return lightgbm.train(settings, lightgbm.Dataset(X, y), trees).predict(X_new)
-
-
-def _draw(rng: np.random.Generator, level: float, seed: int) -> dict:
-    return {
-        "objective": "quantile",
-        "alpha": level,
-        "metric": "quantile",
-        "num_leaves": int(np.exp(rng.uniform(np.log(7), np.log(255)))),
-        "learning_rate": float(np.exp(rng.uniform(np.log(0.01), np.log(0.2)))),
-        "min_data_in_leaf": int(np.exp(rng.uniform(np.log(5), np.log(200)))),
-        "verbose": -1,
-        "num_threads": 1,
-        "seed": seed,
-    }
-
-
-def _early_stopped(settings: dict, X, y, train, test) -> tuple[float, int]:
-    """The held-out loss, and after how many trees."""
-    import lightgbm
-
-    model = lightgbm.train(
-        settings,
-        lightgbm.Dataset(X[train], y[train]),
-        MOST_TREES,
-        valid_sets=[lightgbm.Dataset(X[test], y[test])],
-        callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
-    )
-    return model.best_score["valid_0"]["quantile"], model.best_iteration
-
-
-METHODS: dict[str, Predict] = {
-    "quernel": quernel_with(),
-    "quernel learned": quernel_with(bandwidth="learned"),
-    "quernel learned, gaussian": quernel_with(bandwidth="learned", kernel="gaussian"),
-    "quernel CV": quernel_cv,
-    "quantile forest": forest,
-    "LightGBM": lightgbm_default,
-    "LightGBM tuned": lightgbm_tuned,
+METHODS: dict[str, Measure] = {
+    "tabular": tabular(),
+    "kernel": others(kernel),
+    **{name: others(predict) for name, predict in PEERS.items()},
+    "kernel part": tabular(parts=["kernel"]),
+    "residual forest part": tabular(parts=["residual_forest"]),
+    "forest part": tabular(parts=["forest"]),
+    "not calibrated": tabular(calibrate=False),
 }
-BASE, OURS = "LightGBM tuned", "quernel learned"
-# How many of the first splits of a table were looked at while learned bandwidths were developed; two of the others.
-SEEN = dict.fromkeys(("concrete", "wine", "yacht"), 5)
+# Too slow to be run unless they are asked for.
+ON_REQUEST = ("LightGBM tuned longer",)
 
 
-def loss(y: np.ndarray, curves: np.ndarray) -> float:
-    """Mean pinball loss over rows and levels; levels are sorted, for every method alike."""
-    residual = y[:, None] - np.sort(curves, axis=1)
-    return float(np.mean(np.maximum(np.multiply(LEVELS, residual), np.subtract(LEVELS, 1) * residual)))
+def read_results(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def measure(folder: Path, tables: list[str], methods: list[str], splits: int | None, results: "Results") -> None:
-    for table in read(folder, tables):
-        for k in range(len(table.tests))[:splits]:
-            X, y, X_new, y_new = table.split(k)
-            for method in methods:
-                if results.has(table.name, k, method):
+def measure(options: argparse.Namespace) -> None:
+    """Measure what is missing, the first split of all tables before the second."""
+    processor = describe_machine()["processor"]
+    tables = list(read(options.folder, options.table or list(TABLES)))
+    for k in options.split or range(SPLITS):
+        for table in tables:
+            for method in options.method or [name for name in METHODS if name not in ON_REQUEST]:
+                key = {"table": table.name, "split": k, "method": method, "inner": options.inner}
+                if k >= len(table.tests) or any(key.items() <= row.items() for row in read_results(options.results)):
                     continue
-                start = time.process_time()  # one thread, so that other work on the machine hardly counts
+                X, y, X_new, y_new = table.split(k)
+                if options.inner:
+                    train, test = inner_split(len(y), k)
+                    X, y, X_new, y_new = X[train], y[train], X[test], y[test]
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    curves = METHODS[method](X, y, X_new, k)
-                seconds = time.process_time() - start
-                results.add(table.name, k, method, loss(y_new, curves), seconds)
-                print(f"{table.name:<12} {k:>2}  {method:<28} {loss(y_new, curves):.5g}  {seconds:.1f} s", flush=True)
-
-
-class Results:
-    """Rows of (table, split, method, loss, seconds), written whole after every one."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        found = json.loads(file.read_text()) if file.exists() else {"machine": describe_machine(), "rows": []}
-        self.machine: dict = found["machine"]
-        self.rows: list[dict] = found["rows"]
-
-    def has(self, table: str, split: int, method: str) -> bool:
-        return any((row["table"], row["split"], row["method"]) == (table, split, method) for row in self.rows)
-
-    def add(self, table: str, split: int, method: str, loss: float, seconds: float) -> None:
-        self.rows.append({"table": table, "split": split, "method": method, "loss": loss, "seconds": seconds})
-        here = describe_machine()
-        if here["processor"] not in self.machine["processor"]:  # taken up on another machine
-            here["processor"] = f"{self.machine['processor']} or {here['processor']}"
-        else:
-            here["processor"] = self.machine["processor"]
-        self.machine, draft = here, self.file.with_suffix(".draft")
-        draft.write_text(json.dumps({"machine": self.machine, "rows": self.rows}, indent=1) + "\n")
-        os.replace(draft, self.file)
-
-    def losses(self, table: str, method: str) -> dict[int, tuple[float, float]]:
-        """(loss, seconds) by split."""
-        chosen = (row for row in self.rows if (row["table"], row["method"]) == (table, method))
-        return {row["split"]: (row["loss"], row["seconds"]) for row in chosen}
-
-
-HEAD = """# Accuracy on tables
-
-Made by `python -m benchmarks.tables` ({processor}, {memory}, Python {python}; one thread each). Mean pinball loss at
-the levels 0.1, 0.5 and 0.9 on held-out rows, relative to that of *{base}*: below 1 is better than {base}. Concrete,
-power plant, wine and yacht have their 20 standard splits, the others five random ones with a fifth of the rows held
-out; the column *splits* says how many of them, from the first, were measured. A ratio is over the splits that both
-methods have; if these are fewer, their number is given. Every method gets the same raw columns. Seconds are those of
-tuning, fitting and predicting one split (median); the machine was often busy with other work, so only their order of
-magnitude counts. Some splits were used while learned bandwidths were developed: the first two of every table, and the
-next three of concrete, wine and yacht. The others are the fairer test.
-
-LightGBM is tuned for every level by five folds over 40 random draws of leaves (7 to 255), learning rate (0.01 to 0.2)
-and rows per leaf (5 to 200), with early stopping within 3,000 trees; a draw that is more than two percent worse than
-the best in the first fold is not tried in the others. *quernel* is `KernelQuantileRegressor` with its defaults,
-*learned* also has `bandwidth="learned"` (*gaussian*: and `kernel="gaussian"`), and *CV* is
-`KernelQuantileRegressorCV(bandwidths="learned")`.
-
-"""
-
-
-def page(results: Results) -> str:
-    """The table, in Markdown; a cell is a ratio and seconds, over the splits that both methods have."""
-    base = BASE if any(row["method"] == BASE for row in results.rows) else "LightGBM"
-    methods = [name for name in METHODS if any(row["method"] == name for row in results.rows)]
-    parts = [
-        HEAD.format(base=base, **results.machine),
-        f"| table | splits | {' | '.join(methods)} |\n|---|{'---:|' * (1 + len(methods))}\n",
-    ]
-    ratios: dict[str, dict[str, float]] = {name: {} for name in methods}
-    for table in TABLES:
-        against, cells = results.losses(table, base), []
-        for method in methods:
-            both = _both(results, table, method, base)
-            if not both:
-                cells.append("")
-                continue
-            ratios[method][table] = _ratio(results, table, method, base, both)
-            fewer = f", {len(both)} splits" if len(both) < len(against) else ""
-            ours = results.losses(table, method)
-            seconds = np.median([ours[k][1] for k in both])
-            cells.append(f"{ratios[method][table]:.3f} ({seconds:.{0 if seconds >= 10 else 1}f} s{fewer})")
-        if any(cells):
-            parts.append(f"| {table} | {len(against)} | {' | '.join(cells)} |\n")
-    means = [f"{_mean(one):.3f}" if one else "" for one in ratios.values()]
-    parts.append(f"| **geometric mean** | | {' | '.join(means)} |\n")
-    ours = ratios.get(OURS, {})
-    if base == BASE and set(ours) == set(TABLES):
-        mean, worst = _mean(ours), max(ours, key=lambda one: ours[one])
-        met = "met" if mean <= GOAL and ours[worst] <= WORST else "missed"
-        parts.append(
-            f"\nThe aim for *learned*, a geometric mean of at most {GOAL} and no table above {WORST}, is {met}: "
-            f"{mean:.3f}, and {ours[worst]:.3f} on {worst}.\n{_unseen(results)}"
-        )
-    else:
-        parts.append("\nNot all tables and methods have been measured yet.\n")
-    return "".join(parts)
-
-
-def _both(results: Results, table: str, method: str, base: str) -> list[int]:
-    """The splits that both methods have."""
-    return sorted(set(results.losses(table, method)) & set(results.losses(table, base)))
-
-
-def _ratio(results: Results, table: str, method: str, base: str, splits: list[int]) -> float:
-    """The loss of a method over that of the base, both over these splits."""
-    ours, against = results.losses(table, method), results.losses(table, base)
-    return sum(ours[k][0] for k in splits) / sum(against[k][0] for k in splits)
-
-
-def _mean(ratios: dict[str, float]) -> float:
-    return float(np.exp(np.mean(np.log(list(ratios.values())))))
-
-
-def _unseen(results: Results) -> str:
-    """What the splits say that nobody had looked at."""
-    unseen = {table: [k for k in _both(results, table, OURS, BASE) if k >= SEEN.get(table, 2)] for table in TABLES}
-    ratios = {table: _ratio(results, table, OURS, BASE, splits) for table, splits in unseen.items() if splits}
-    if not ratios:
-        return ""
-    each = ", ".join(f"{table} {ratio:.3f} ({len(unseen[table])})" for table, ratio in ratios.items())
-    return (
-        "\nOn splits that were not looked at before (their number in brackets) the ratio of *learned* is "
-        f"{each}: a geometric mean of {_mean(ratios):.3f} over these tables.\n"
-    )
+                    found = METHODS[method](X, y, X_new, y_new, k)
+                constant = mean_loss(y_new, np.tile(np.quantile(y, LEVELS), (len(y_new), 1)))
+                row = key | {"rows": len(y), "tested": len(y_new), "constant": constant} | found
+                with options.results.open("a") as file:
+                    file.write(json.dumps(row | {"processor": processor}) + "\n")
+                held = "/".join(f"{100 * row[name]:.0f}" for name in ("pit_50", "pit_80", "pit_90") if name in row)
+                print(
+                    f"{table.name:<12} {k:>2}  {method:<22} {row['loss'] / constant:.4f}  "
+                    f"{100 * row['inside_80']:.0f} % of 80  {held or '':<9} {row['seconds']:.1f} s",
+                    flush=True,
+                )
 
 
 def main() -> None:
@@ -267,13 +122,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the data files are")
     parser.add_argument("--table", action="append", choices=list(TABLES), help="only this table; may be repeated")
     parser.add_argument("--method", action="append", choices=list(METHODS), help="only this method; may be repeated")
-    parser.add_argument("--splits", type=int, help="only so many splits of each table")
-    parser.add_argument("--results", type=Path, default=HERE / "tables.json")
+    parser.add_argument("--split", type=int, action="append", help="only this split; may be repeated")
+    parser.add_argument("--inner", action="store_true", help="divide the training rows; for development")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "accuracy.md")
     options = parser.parse_args()
-    results = Results(options.results)
-    measure(options.folder, options.table or list(TABLES), options.method or list(METHODS), options.splits, results)
-    options.page.write_text(page(results))
+    measure(options)
+    if not options.inner:
+        options.page.write_text(render_page(read_results(options.results), options.page.parent / "images"))
 
 
 if __name__ == "__main__":

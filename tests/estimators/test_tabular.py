@@ -19,6 +19,8 @@ from quernel.estimators.stacking import Calibration
 from quernel.metrics import pinball_loss
 from quernel.tuning.data_summary import DataSummary
 
+# A fifth of the default trees: laws hold for any number, and tests are quicker.
+QUICK = {"n_trees": 20, "random_state": 0}
 LEVELS = np.array([0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99])
 
 
@@ -43,7 +45,7 @@ NOT_EQUIVALENT = {
 }
 
 
-@parametrize_with_checks([TabularQuantileRegressor()], expected_failed_checks=lambda _: NOT_EQUIVALENT)
+@parametrize_with_checks([TabularQuantileRegressor(n_trees=10)], expected_failed_checks=lambda _: NOT_EQUIVALENT)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
@@ -57,6 +59,11 @@ def test_levels_never_cross_and_any_level_is_predicted(fitted):
     assert np.array_equal(model.predict(rows, [0.9, 0.1]), model.predict(rows, [0.1, 0.9])[:, ::-1])
     assert model.predict(rows).shape == (200, 3)
     assert np.array_equal(model.predict_interval(rows, 0.8), model.predict(rows, [0.1, 0.9]))
+    frame = pd.DataFrame(rows, index=np.arange(200) + 7)
+    ends = model.predict(frame, [0.1, 0.9], as_frame=True)
+    assert np.array_equal(ends[["q0.1", "q0.9"]], model.predict(rows, [0.1, 0.9]))
+    assert model.predict_interval(frame, 0.8, as_frame=True).index[0] == 7
+    assert list(model.predict_interval(frame, 0.8, as_frame=True)) == ["lower", "upper"]
 
 
 def test_distribution_function_inverts_the_quantiles(fitted):
@@ -83,9 +90,11 @@ def test_the_same_seed_gives_the_same_model_whatever_the_order_of_rows():
     X, y = simulate(300, 2)
     order = np.random.default_rng(0).permutation(300)
     weight = np.random.default_rng(1).uniform(1, 2, 300)
-    first = TabularQuantileRegressor(random_state=3).fit(X, y, weight).predict(X, LEVELS)
-    again = TabularQuantileRegressor(random_state=3).fit(X[order], y[order], weight[order]).predict(X, LEVELS)
-    other = TabularQuantileRegressor(random_state=4).fit(X, y, weight).predict(X, LEVELS)
+    first = TabularQuantileRegressor(n_trees=20, random_state=3).fit(X, y, weight).predict(X, LEVELS)
+    again = (
+        TabularQuantileRegressor(n_trees=20, random_state=3).fit(X[order], y[order], weight[order]).predict(X, LEVELS)
+    )
+    other = TabularQuantileRegressor(n_trees=20, random_state=4).fit(X, y, weight).predict(X, LEVELS)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -93,9 +102,9 @@ def test_the_same_seed_gives_the_same_model_whatever_the_order_of_rows():
 def test_predictions_follow_the_unit_and_origin_of_y_and_the_units_of_columns():
     X, y = simulate(300, 3)
     y = np.round(y * 1024) / 1024  # so that 4 y + 8 has no rounding error of its own
-    one = TabularQuantileRegressor(random_state=0).fit(X, y).predict(X, LEVELS)
-    scaled = TabularQuantileRegressor(random_state=0).fit(X, 4 * y + 8).predict(X, LEVELS)
-    columns = TabularQuantileRegressor(random_state=0).fit(X * [4, 16, 0.5], y).predict(X * [4, 16, 0.5], LEVELS)
+    one = TabularQuantileRegressor(**QUICK).fit(X, y).predict(X, LEVELS)
+    scaled = TabularQuantileRegressor(**QUICK).fit(X, 4 * y + 8).predict(X, LEVELS)
+    columns = TabularQuantileRegressor(**QUICK).fit(X * [4, 16, 0.5], y).predict(X * [4, 16, 0.5], LEVELS)
     assert scaled == pytest.approx(4 * one + 8, abs=1e-6)
     assert columns == pytest.approx(one, abs=1e-6)
 
@@ -103,12 +112,12 @@ def test_predictions_follow_the_unit_and_origin_of_y_and_the_units_of_columns():
 def test_weights_count_by_their_ratios_and_rows_of_weight_zero_not_at_all():
     X, y = simulate(300, 4)
     weight = np.random.default_rng(0).integers(1, 4, 300).astype(float)
-    first = TabularQuantileRegressor(random_state=0).fit(X, y, weight).predict(X, LEVELS)
+    first = TabularQuantileRegressor(**QUICK).fit(X, y, weight).predict(X, LEVELS)
     more = np.vstack([X, X[:50]]), np.append(y, y[:50] + 100), np.append(2 * weight, np.zeros(50))
-    assert TabularQuantileRegressor(random_state=0).fit(*more).predict(X, LEVELS) == pytest.approx(first, abs=1e-9)
+    assert TabularQuantileRegressor(**QUICK).fit(*more).predict(X, LEVELS) == pytest.approx(first, abs=1e-9)
     # Rows of y + 5 that have nearly all of the weight pull the median up.
     both = np.vstack([X, X]), np.append(y, y + 5), np.repeat([1.0, 50.0], 300)
-    assert np.median(TabularQuantileRegressor(random_state=0).fit(*both).predict(X, 0.5) - y) > 4
+    assert np.median(TabularQuantileRegressor(**QUICK).fit(*both).predict(X, 0.5) - y) > 4
 
 
 @pytest.mark.parametrize(("n", "d"), [(100, 1), (300, 5), (500, 20)])
@@ -121,7 +130,7 @@ def test_intervals_hold_on_new_rows_and_in_sample_residuals_do_not(n, d):
         model = TabularQuantileRegressor(random_state=seed).fit(X[:n], y[:n])
         low, high = model.predict_interval(X[n:], 0.8).T
         inside.append((low <= y[n:]) & (y[n:] <= high))
-        deep = grow_forest(X[:n], y[:n, None], np.ones(n), 50, np.random.default_rng(seed))
+        deep = grow_forest(X[:n], y[:n], np.ones(n), 50, np.random.default_rng(seed))
         middle = deep.quantiles(X, SortedValues.from_values(y[:n], np.ones(n)), np.array([0.5]))[:, 0]
         reach = np.quantile(np.abs(y[:n] - middle[:n]), 0.8)
         control.append(np.abs(y[n:] - middle[n:]) <= reach)
@@ -143,7 +152,7 @@ def test_groups_keep_coverage_for_new_units_which_random_folds_lose():
     new, target, _ = grouped(500, 2, 1)
 
     def held(groups):
-        model = TabularQuantileRegressor(random_state=0).fit(X, y, groups=groups)
+        model = TabularQuantileRegressor(**QUICK).fit(X, y, groups=groups)
         low, high = model.predict_interval(new, 0.8).T
         return np.mean((low <= target) & (target <= high))
 
@@ -154,22 +163,22 @@ def test_groups_keep_coverage_for_new_units_which_random_folds_lose():
 def test_only_the_grouping_counts_not_its_labels():
     X, y, unit = grouped(40, 5, 0)
     names = np.array([f"unit {(7 * u) % 40}" for u in unit])
-    first = TabularQuantileRegressor(random_state=0).fit(X, y, groups=unit).predict(X)
-    assert np.array_equal(first, TabularQuantileRegressor(random_state=0).fit(X, y, groups=names).predict(X))
+    first = TabularQuantileRegressor(**QUICK).fit(X, y, groups=unit).predict(X)
+    assert np.array_equal(first, TabularQuantileRegressor(**QUICK).fit(X, y, groups=names).predict(X))
 
 
 def test_each_part_can_be_left_out_and_weights_follow_the_data():
     X, y = simulate(400, 5)
     for parts in (["kernel"], ["forest"], ["residual_forest"], ["kernel", "forest"]):
-        model = TabularQuantileRegressor(parts=parts, calibrate=False, random_state=0).fit(X, y)
+        model = TabularQuantileRegressor(parts=parts, calibrate=False, **QUICK).fit(X, y)
         assert set(model.shares_) <= set(parts)
         assert sum(model.shares_.values()) == pytest.approx(1)
         assert model.parts_.calibration(LEVELS) == pytest.approx(LEVELS)
     rng = np.random.default_rng(0)
     smooth = np.sin(8 * X[:, 0]) * np.cos(5 * X[:, 1]) + 0.01 * rng.standard_normal(400)
-    assert TabularQuantileRegressor(random_state=0).fit(X, smooth).shares_.get("forest", 0) <= 0.2
+    assert TabularQuantileRegressor(**QUICK).fit(X, smooth).shares_.get("forest", 0) <= 0.2
     rough = rng.standard_normal(2**5)[(np.floor(2 * X) @ [1, 2, 4] + 8 * np.floor(4 * X[:, 0])).astype(int)]
-    assert TabularQuantileRegressor(random_state=0).fit(X, rough).shares_.get("kernel", 0) <= 0.2
+    assert TabularQuantileRegressor(**QUICK).fit(X, rough).shares_.get("kernel", 0) <= 0.2
 
 
 def test_print_tells_shares_and_certificate(fitted):
@@ -185,12 +194,12 @@ def test_forests_predict_values_of_targets_that_have_few():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (500, 2))
     y = (X[:, 0] > 0.5).astype(float) + (rng.uniform(size=500) < 0.1)
-    curves = TabularQuantileRegressor(parts=["forest"], random_state=0).fit(X, y).predict(X, [0.2, 0.5])
+    curves = TabularQuantileRegressor(parts=["forest"], **QUICK).fit(X, y).predict(X, [0.2, 0.5])
     assert np.mean(np.isin(np.round(curves, 6), [0, 1, 2])) > 0.9
 
 
 def test_a_time_limit_ends_the_fit_early_and_is_reported():
-    X, y = simulate(3000, 6)
+    X, y = simulate(1000, 6)
     model = TabularQuantileRegressor(max_seconds=1e-3, n_trees=500, random_state=0).fit(X, y)
     assert model.stopped_by_ == "time limit"
     assert "time limit" in str(model)
@@ -205,7 +214,7 @@ def test_saved_models_predict_the_same_and_forged_trees_are_refused(fitted, tmp_
     loaded = quernel.load(tmp_path / "m.quernel")
     assert np.array_equal(loaded.predict(X, LEVELS), model.predict(X, LEVELS))
     assert str(loaded) == str(model)
-    forest = grow_forest(X, X[:, :1], np.ones(len(X)), 2, np.random.default_rng(0))
+    forest = grow_forest(X, X[:, 0], np.ones(len(X)), 2, np.random.default_rng(0))
     for name, value in (("right", 10**6), ("column", 99), ("middle", 10**6), ("order", -1)):
         forged = getattr(forest, name).copy()
         forged[0] = value
@@ -239,7 +248,7 @@ def test_bad_groups_and_inputs_are_refused():
         TabularQuantileRegressor().fit(X, y, groups=np.zeros(50))
     with pytest.raises(ValueError, match="in memory"):
         TabularQuantileRegressor().fit(ArrayRows(X, y), None)
-    model = TabularQuantileRegressor(random_state=0).fit(X, y)
+    model = TabularQuantileRegressor(**QUICK).fit(X, y)
     with pytest.raises(ValueError, match="coverage"):
         model.predict_interval(X, 1.0)
 
@@ -257,38 +266,46 @@ def test_constant_and_tiny_tables():
     X = np.random.default_rng(0).uniform(size=(40, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert np.all(TabularQuantileRegressor(random_state=0).fit(X, np.full(40, 7.0)).predict(X) == pytest.approx(7))
-        few = TabularQuantileRegressor(random_state=0, parts=["kernel"]).fit(X[:5], X[:5, 0])
+        assert np.all(TabularQuantileRegressor(**QUICK).fit(X, np.full(40, 7.0)).predict(X) == pytest.approx(7))
+        few = TabularQuantileRegressor(**QUICK, parts=["kernel"]).fit(X[:5], X[:5, 0])
     assert set(few.shares_) == {"forest"}
-    exact = TabularQuantileRegressor(random_state=0).fit(X, X[:, 0])
+    exact = TabularQuantileRegressor(**QUICK).fit(X, X[:, 0])
     assert exact.predict(X, 0.5) == pytest.approx(X[:, 0], abs=0.05)
 
 
 def test_out_of_fold_values_are_those_of_refits():
     rng = np.random.default_rng(0)
     Phi, y, weight = rng.standard_normal((60, 4)), rng.standard_normal(60), rng.uniform(1, 2, 60)
-    folds = rng.integers(0, 3, 60)
-    ridge, predicted = FoldRidge(Phi, weight / weight.sum(), folds).select(y)
+    folds = np.sort(rng.integers(0, 3, 60))
     P, w = np.column_stack([Phi, np.full(60, 10.0)]), weight / weight.mean()
+    y -= w @ y / 60
+    folded = FoldRidge(P, weight / weight.sum(), folds)
+    ridge, predicted = folded.select(y)
     for k in range(3):
         train = folds != k
         gram = P[train].T @ (w[train, None] * P[train]) + ridge * np.eye(5)
         coef = np.linalg.solve(gram, P[train].T @ (w[train] * y[train]))
         assert predicted[~train] == pytest.approx(P[~train] @ coef, abs=1e-8)
+    # All rows: the intercept has no penalty, and the gap bounds the excess of the objective.
+    fit = folded.fit(y)
+    coef = np.linalg.solve(P.T @ (w[:, None] * P) + fit.ridge * np.diag([1, 1, 1, 1, 0]), P.T @ (w * y))
+    assert fit.coef == pytest.approx(coef[:4], abs=1e-9)
+    assert fit.intercept == pytest.approx(10 * coef[4], abs=1e-9)
+    assert 0 <= fit.duality_gap < 1e-20
 
 
 def test_groups_are_never_split_between_folds_or_bags():
     X, y, unit = grouped(30, 4, 0)
-    forest = grow_forest(X, y[:, None], np.ones(len(y)), 20, np.random.default_rng(0), unit)
-    seen = forest.bags(len(y)).reshape(20, 30, 4)
-    assert np.all(seen.all(axis=2) == seen.any(axis=2))
+    forest = grow_forest(X, y, np.ones(len(y)), 20, np.random.default_rng(0), unit)
+    seen = forest.bags(len(y)).reshape(30, 4, 20)
+    assert np.all(seen.all(axis=1) == seen.any(axis=1))
     assert 0 < seen.mean() < 1
 
 
 def test_forest_weights_are_those_of_the_leaves():
     """Quantiles against a direct evaluation: descend by hand, pool the leaves, weight each tree equally."""
     X, y = simulate(200, 7)
-    forest = grow_forest(X, y[:, None], np.ones(200), 7, np.random.default_rng(0)).with_leaves(5)
+    forest = grow_forest(X, y, np.ones(200), 7, np.random.default_rng(0)).with_leaves(5)
     codes = forest.codes.encode(X)
     for i in (0, 50, 199):
         pooled = np.zeros(200)
@@ -319,7 +336,7 @@ def test_forest_weights_are_those_of_the_leaves():
 @pytest.mark.parametrize("size", [1, 2, 7, 60])
 def test_pruned_forests_predict_the_same(size):
     X, y = simulate(200, 8)
-    forest = grow_forest(X, y[:, None], np.ones(200), 9, np.random.default_rng(0)).with_leaves(size)
+    forest = grow_forest(X, y, np.ones(200), 9, np.random.default_rng(0)).with_leaves(size)
     values, pruned = SortedValues.from_values(y, np.ones(200)), forest.prune()
     assert np.array_equal(pruned.quantiles(X, values, LEVELS), forest.quantiles(X, values, LEVELS))
     assert size <= 2 or len(pruned.column) < len(forest.column)
@@ -350,7 +367,7 @@ def test_frames_with_text_dates_and_gaps_are_encoded(tmp_path):
     frame = pd.DataFrame({"shop": rng.choice(["a", "b", "c"], 300), "day": day, "size": rng.uniform(0, 1, 300)})
     y = 3.0 * (frame["shop"] == "b") + frame["size"] + 0.1 * rng.standard_normal(300)
     frame.loc[::7, "size"] = np.nan
-    model = TabularQuantileRegressor(random_state=0).fit(frame, y)
+    model = TabularQuantileRegressor(**QUICK).fit(frame, y)
     assert model.score(frame, y) > 0.7
     quernel.save(model, tmp_path / "m.quernel")
     assert np.array_equal(quernel.load(tmp_path / "m.quernel").predict(frame), model.predict(frame))

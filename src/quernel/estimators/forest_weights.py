@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,29 +150,27 @@ class Forest:
         return _join_trees(self.codes, pruned, self.min_leaf)
 
     def bags(self, n_rows: int) -> NDArray[np.bool_]:
-        """Which rows each tree has seen, shape (T, n_rows)."""
-        seen = np.zeros((self.n_trees, n_rows), dtype=np.bool_)
-        for t in range(self.n_trees):
-            seen[t, self.order[self.first_row[t] : self.first_row[t + 1]]] = True
+        """Which trees have seen each row, shape (n_rows, T)."""
+        seen = np.zeros((n_rows, self.n_trees), dtype=np.bool_)
+        seen[self.order, np.repeat(np.arange(self.n_trees), np.diff(self.first_row))] = True
         return seen
 
     def quantiles(self, X: Array, values: SortedValues, levels: Array, skip: NDArray[np.bool_] | None = None) -> Array:
         """Quantiles of `values` under the weights of each row of X, shape (n, len(levels)), levels ascending.
 
-        `skip` of shape (T, n) leaves trees out: those that have seen a row of X. A row that all have seen gets NaN.
+        `skip` of shape (n, T) leaves trees out: those that have seen a row of X. A row that all have seen gets NaN.
         """
         from quernel.estimators.numba_forest import fill_quantiles
 
         codes, out = self.codes.encode(X), np.empty((len(X), len(levels)))
-        skip = np.zeros((self.n_trees, 1), dtype=np.bool_) if skip is None else skip
-        arrays = (self.column, self.cut, self.right, self.middle, self.first_node, self.first_row, self.order)
+        skip = np.empty((0, self.n_trees), dtype=np.bool_) if skip is None else skip
+        arrays = _read_only(self.column, self.cut, self.right, self.middle, self.first_node, self.first_row, self.order)
+        sorted_values, levels = _read_only(values.rank, values.value, values.weight), np.array(levels, dtype=float)
 
         def fill(rows: slice) -> None:
-            mask = skip[:, rows] if skip.shape[1] > 1 else np.zeros((len(skip), len(codes[rows])), dtype=np.bool_)
             fill_quantiles(
-                codes[rows], *arrays, self.min_leaf, OPTIONS.per_leaf, mask, values.rank, values.value, values.weight,
-                np.ascontiguousarray(levels, dtype=float), out[rows],
-            )  # fmt: skip
+                codes[rows], *arrays, self.min_leaf, OPTIONS.per_leaf, skip[rows], *sorted_values, levels, out[rows]
+            )
 
         parts = [slice(first, first + OPTIONS.block) for first in range(0, len(X), OPTIONS.block)]
         with single_threaded_blas(len(X), 10 * self.n_trees) as threads:
@@ -213,13 +212,13 @@ class SortedValues:
 
 def grow_forest(
     X: Array,
-    targets: Array,
+    target: Array,
     weight: Array,
     n_trees: int,
     rng: np.random.Generator,
     groups: Index | None = None,
 ) -> Forest:
-    """Grow trees that explain the targets (n, k) by X (n, d).
+    """Grow trees that explain the target (n,) by X (n, d).
 
     Rows with the same entry of `groups` (n,) are in the bag of a tree together, or not at all. The trees depend on
     `rng` alone, not on the number of threads. If a time limit ends the growth there are fewer of them.
@@ -231,18 +230,26 @@ def grow_forest(
     bags = [_draw_bag(len(X), groups, rng) for _ in range(n_trees)]
     seeds = rng.integers(1, 2**63, n_trees, dtype=np.uint64)
     tries = max(1, round(OPTIONS.columns * X.shape[1]))
-    targets = np.ascontiguousarray(targets)
+    target = np.ascontiguousarray(target)
 
     def grow(t: int) -> tuple[Index, ...] | None:
         if t >= OPTIONS.min_trees and stop_requested():
             return None
         order = bags[t]
-        nodes = grow_tree(coded, targets, weight, order, tries, OPTIONS.min_split, OPTIONS.cells, seeds[t])
+        nodes = grow_tree(coded, target, weight, order, tries, OPTIONS.min_split, OPTIONS.cells, seeds[t])
         return *nodes, order
 
     with single_threaded_blas(len(X), 10 * n_trees) as threads:
         grown = [tree for tree in parallel_map(grow, range(n_trees), threads) if tree is not None]
     return _join_trees(codes, grown, 1)
+
+
+def _read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Views that cannot be written to, so that numba compiles once for models in memory and on disk alike."""
+    views = [array.view(np.ndarray) for array in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return views
 
 
 def _draw_bag(n_rows: int, groups: Index | None, rng: np.random.Generator) -> Index:

@@ -4,14 +4,13 @@
    (`tuning.krr_pilot`); the kernel is Gaussian, or the mean of Gaussian and Laplacian.
 2. On Nystroem features of all rows, m minimises the squared error of y, and log s that of log(|residual| + floor),
    where the residuals are *out of fold*: in-sample ones are too small, most of all on small tables.
-3. A fold of ridge regression is the normal equations without its rows, so that out-of-fold values and the choice of the
-   ridge cost a few Cholesky factors rather than as many fits.
-
-The final coefficients come from the solver, with a duality gap.
+3. A fold of ridge regression is the normal equations without its rows, so that out-of-fold values, the choice of the
+   ridge and the final coefficients with their duality gap cost a few Cholesky factors rather than as many fits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +18,11 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from quernel._threads import parallel_map, single_threaded_blas
-from quernel.data import ArrayRows, InMemoryDesign, blocks
-from quernel.estimators.solve import Task, evaluate_outputs
+from quernel.data import blocks
+from quernel.estimators.solve import evaluate_outputs
 from quernel.features import LandmarkPredictor, Nystroem
 from quernel.kernels import Gaussian, Kernel, Laplacian
 from quernel.losses import Squared, weighted_quantiles
-from quernel.solvers import SOLVERS
 from quernel.solvers.progress import stop_requested
 from quernel.tuning.bandwidth import auto_bandwidth
 from quernel.tuning.data_summary import DataSummary, deduplicated_sample, take_rows
@@ -47,11 +45,12 @@ class LocationScaleOptions:
     landmarks: tuple[int, int] = (1000, 1000)  # Nystroem features
     folds: tuple[int, int] = (8, 5)
     search_folds: int = 3  # the first folds, which choose the ridge
-    # Tried from the largest on, until one is worse than the one before; the diagonal of the kernel is 1.
-    ridges: tuple[float, ...] = tuple(10.0 ** np.arange(1.5, -6.5, -0.5))
+    # Tried from the first on, then in the direction in which errors fall; the diagonal of the kernel is 1.
+    ridge: float = 10.0**-0.5
+    ridge_step: float = 10.0**0.5
+    ridge_range: tuple[float, float] = (1e-6, 10.0**1.5)
     intercept: float = 10.0  # the constant column, penalised like the features: large, so that this hardly matters
     floor: float = 0.3  # of the median |residual|, added before the logarithm
-    tol: float = 1e-6
 
 
 OPTIONS = LocationScaleOptions()
@@ -104,28 +103,28 @@ def fit_location_scale(
     large = int(summary.n_rows >= OPTIONS.large)
     landmarks = Nystroem(learn_kernel(summary), n_components or OPTIONS.landmarks[large], landmarks="distinct")
     landmarks.fit(rows.X, sample_weight=share)
-    Phi = np.empty((len(rows.X), landmarks.n_components_))
+    folds = _draw_folds(len(share), OPTIONS.folds[large], groups, rng)
+    order = np.argsort(folds, kind="stable")  # so that the rows of a fold are a slice
+    X, y, share = rows.X[order], rows.y[order], share[order]
+    Phi = np.empty((len(X), landmarks.n_components_ + 1))
+    Phi[:, -1] = OPTIONS.intercept
 
     def fill(block: slice) -> None:
-        Phi[block] = landmarks.transform(rows.X[block])
+        Phi[block, :-1] = landmarks.transform(X[block])
 
     with single_threaded_blas(*Phi.shape) as threads:
-        parallel_map(fill, blocks(*Phi.shape), threads)
-        ridge = FoldRidge(Phi, share, _draw_folds(len(share), OPTIONS.folds[large], groups, rng))
-        location = _fit_ridge(ridge, winsorize(rows.y[:, None], share)[:, 0])
-        size = np.abs(rows.y - location.out_of_fold)
+        parallel_map(fill, blocks(*Phi.shape, threads), threads)
+        ridge = FoldRidge(Phi, share, folds[order])
+        location = ridge.fit(winsorize(y[:, None], share)[:, 0])
+        size = np.abs(y - location.out_of_fold)
         middle = float(weighted_quantiles(size, share, np.array([0.5]))[0]) or float(share @ size) or 1.0
-        scale = _fit_ridge(ridge, np.log(size + OPTIONS.floor * middle))
-        feature_map, coef = LandmarkPredictor.from_nystroem(landmarks, np.column_stack([location.coef, scale.coef]))
-    model = LocationScale(
-        feature_map,
-        coef,
-        *(
-            np.array([getattr(fit, name) for fit in (location, scale)])
-            for name in ("intercept", "ridge", "duality_gap")
-        ),
-    )
-    return model, location.out_of_fold, np.exp(scale.out_of_fold)
+        scale = ridge.fit(np.log(size + OPTIONS.floor * middle))
+    both = (location, scale)
+    feature_map, coef = LandmarkPredictor.from_nystroem(landmarks, np.column_stack([fit.coef for fit in both]))
+    intercept, ridges, gaps = np.array([(fit.intercept, fit.ridge, fit.duality_gap) for fit in both]).T
+    out_of_fold = np.empty((2, len(X)))
+    out_of_fold[:, order] = location.out_of_fold, np.exp(scale.out_of_fold)
+    return LocationScale(feature_map, coef, intercept, ridges, gaps), *out_of_fold
 
 
 def _draw_folds(n_rows: int, n_folds: int, groups: Index | None, rng: np.random.Generator) -> Index:
@@ -146,66 +145,97 @@ class _Ridge:
     duality_gap: float
 
 
-def _fit_ridge(ridge: FoldRidge, target: Array) -> _Ridge:
-    """Choose the ridge by out-of-fold error, and solve for it."""
-    share = ridge.share
-    middle = float(share @ target)
-    unit = float(np.sqrt(share @ (target - middle) ** 2)) or 1.0
-    y = (target - middle) / unit
-    chosen, out_of_fold = ridge.select(y)
-    task = Task(Squared(), chosen / (2 * len(y)), True, SOLVERS["newton"], OPTIONS.tol, 100, None)
-    result = task.solve(InMemoryDesign(ArrayRows(ridge.Phi, y, share), features=ridge.Phi))
-    return _Ridge(
-        unit * result.coef[:, 0],
-        middle + unit * float(result.intercept[0]),
-        middle + unit * out_of_fold,
-        chosen,
-        float(result.relative_gap[0]),
-    )
-
-
 class FoldRidge:
-    """Out-of-fold predictions of ridge regression on features (n, M) and a constant c, for many targets and ridges.
+    """Ridge regression on features (n, M + 1), of which the last is a constant c, with its out-of-fold predictions.
 
-    Minimises  sum_i w_i (y_i - p_i'v)^2 + r |v|^2,  p_i = (phi_i, c),  with weights of mean 1, over the rows that are
-    not in the fold.
+    Minimises  sum_i w_i (y_i - p_i'v)^2 + r |v|^2,  with weights w of mean 1, over the rows that are not in the fold.
+    All of it but the predictions follows from sums over the folds,  sum_i w_i p_i p_i'  and  sum_i w_i p_i y_i.
+
+    Parameters
+    ----------
+    Phi : ndarray of shape (n, M + 1)
+    share : ndarray of shape (n,), weights of sum 1
+    folds : ndarray of shape (n,), ascending numbers of folds
     """
 
     def __init__(self, Phi: Array, share: Array, folds: Index) -> None:
-        self.Phi, self.share = Phi, share
-        self.parts = [rows for rows in (np.flatnonzero(folds == k) for k in range(int(folds.max()) + 1)) if len(rows)]
-        self.grams = [self._moments(rows) for rows in self.parts]
+        self.Phi, self.share, self.weight = Phi, share, share * len(share)
+        starts = np.flatnonzero(np.r_[True, np.diff(folds) > 0])
+        self.folds = [slice(*ends) for ends in zip(starts, [*starts[1:], len(folds)], strict=True)]
+        self.grams = [_weighted_gram(Phi[rows], self.weight[rows]) for rows in self.folds]
+        self.gram = np.sum(self.grams, axis=0)
+
+    def fit(self, target: Array) -> _Ridge:
+        """Choose the ridge by out-of-fold error, and solve for it; the target (n,) may have any unit and origin."""
+        middle = float(self.share @ target)
+        unit = float(np.sqrt(self.share @ (target - middle) ** 2)) or 1.0
+        y = (target - middle) / unit
+        ridge, out_of_fold = self.select(y)
+        coef, intercept, gap = self._solve_all(ridge, y)
+        return _Ridge(unit * coef, middle + unit * intercept, middle + unit * out_of_fold, ridge, gap)
 
     def select(self, y: Array) -> tuple[float, Array]:
         """The ridge of least out-of-fold squared error, and the out-of-fold predictions (n,) with it."""
-        moments = [self._moments(rows, y) for rows in self.parts]
-        some = np.concatenate(self.parts[: OPTIONS.search_folds])
-        best, chosen = np.inf, OPTIONS.ridges[0]
-        for ridge in OPTIONS.ridges:
+        moments = [self.Phi[rows].T @ (self.weight[rows] * y[rows]) for rows in self.folds]
+        total, few = np.sum(moments, axis=0), min(OPTIONS.search_folds, len(self.folds))
+
+        def solve(ridge: float, k: int) -> Array:
+            return _solve_ridge(self.gram - self.grams[k], total - moments[k], ridge)
+
+        def error(ridge: float) -> float:
+            """Squared error of the first folds, from their sums alone, up to a constant."""
             try:
-                predicted = self._predict(ridge, moments, OPTIONS.search_folds)
-            except LinAlgError:  # singular to working precision, and so for smaller ridges
-                break
-            error = float(self.share[some] @ (y[some] - predicted[some]) ** 2)
-            if error >= best:
-                break
-            best, chosen = error, ridge
-            if stop_requested():
-                break
-        return chosen, self._predict(chosen, moments, len(self.parts))
+                solutions = [solve(ridge, k) for k in range(few)]
+            except LinAlgError:  # singular to working precision
+                return np.inf
+            return sum(float(v @ (self.grams[k] @ v - 2 * moments[k])) for k, v in enumerate(solutions))
 
-    def _predict(self, ridge: float, moments: list[Array], n_folds: int) -> Array:
-        """Predictions of the first folds, each from the normal equations of all others; 0 for the rest."""
-        gram, moment, predicted = np.sum(self.grams, axis=0), np.sum(moments, axis=0), np.zeros(len(self.share))
-        for k, rows in enumerate(self.parts[:n_folds]):
-            regular = gram - self.grams[k]
-            regular[np.diag_indices_from(regular)] += ridge
-            solution = cho_solve(cho_factor(regular, overwrite_a=True), moment - moments[k])
-            predicted[rows] = self.Phi[rows] @ solution[:-1] + OPTIONS.intercept * solution[-1]
-        return predicted
+        ridge = _descend_grid(error)
+        out_of_fold = [self.Phi[rows] @ solve(ridge, k) for k, rows in enumerate(self.folds)]
+        return ridge, np.concatenate(out_of_fold)
 
-    def _moments(self, rows: Index, y: Array | None = None) -> Array:
-        """sum_i w_i p_i p_i' over these rows, (M + 1, M + 1), or with a target sum_i w_i p_i y_i, (M + 1,)."""
-        weight = self.share[rows] * len(self.share)
-        P = np.column_stack([self.Phi[rows], np.full(len(rows), OPTIONS.intercept)])
-        return P.T @ (weight * y[rows]) if y is not None else P.T @ (weight[:, None] * P)
+    def _solve_all(self, ridge: float, y: Array) -> tuple[Array, float, float]:
+        """Coefficients (M,), an intercept without penalty, and the relative duality gap of the fit to all rows.
+
+        With alpha = r / n and the dual 2 (y - p'v), which is balanced as the intercept is optimal, the gap of the mean
+        loss is  alpha |u - Phi'W(y - p'v) / r|^2;  it is relative to the objective, as in `duality_gap`.
+        """
+        penalty = np.full(self.Phi.shape[1], ridge)
+        penalty[-1] = 0.0
+        moment = self.Phi.T @ (self.weight * y)
+        v = _solve_ridge(self.gram, moment, penalty)
+        v += _solve_ridge(self.gram, moment - self.gram @ v - penalty * v, penalty)
+        v[-1] += self.share @ (y - self.Phi @ v) / OPTIONS.intercept
+        residual = y - self.Phi @ v
+        rest = self.Phi[:, :-1].T @ (self.weight * residual) - ridge * v[:-1]
+        objective = float(self.share @ residual**2) + ridge / len(y) * float(v[:-1] @ v[:-1])
+        gap = float(rest @ rest) / (ridge * len(y)) / max(objective, 1e-3 * float(self.share @ y**2), 1e-300)
+        return v[:-1], OPTIONS.intercept * float(v[-1]), gap
+
+
+def _weighted_gram(Phi: Array, weight: Array) -> Array:
+    """sum_i w_i p_i p_i'."""
+    P = np.sqrt(weight)[:, None] * Phi
+    return P.T @ P
+
+
+def _solve_ridge(gram: Array, moment: Array, ridge: float | Array) -> Array:
+    """(G + diag(r))^-1 h; LinAlgError if the matrix is singular to working precision."""
+    regular = gram.copy()
+    regular[np.diag_indices_from(regular)] += ridge
+    return cho_solve(cho_factor(regular, overwrite_a=True, check_finite=False), moment, check_finite=False)
+
+
+def _descend_grid(error: Callable[[float], float]) -> float:
+    """The ridge where steps on the grid, from `OPTIONS.ridge` in the direction in which errors fall, end."""
+    chosen, best = OPTIONS.ridge, error(OPTIONS.ridge)
+    for factor in (1 / OPTIONS.ridge_step, OPTIONS.ridge_step):
+        start = chosen
+        while not stop_requested() and OPTIONS.ridge_range[0] <= chosen * factor <= OPTIONS.ridge_range[1]:
+            trial = error(chosen * factor)
+            if trial >= best:
+                break
+            chosen, best = chosen * factor, trial
+        if chosen != start:
+            break
+    return chosen

@@ -19,65 +19,69 @@ def _next_random(state):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def _find_cut(codes, targets, weight, rows, cells, state, count, mass, sums):  # type: ignore[no-untyped-def]
-    """Best cut of one column at a node: (gain, cut); gain -1 if there is none. The last arguments are work space."""
-    k = targets.shape[1]
+def _find_cut(codes, rows, products, weights, cells, state, local, mass, sums):  # type: ignore[no-untyped-def]
+    """Best cut of one column at a node: (gain, cut); gain -1 if there is none. The last three are work space."""
+    n = len(rows)
     low, high = codes[rows[0]], codes[rows[0]]
-    for i in rows:
-        code = codes[i]
-        if code < low:
-            low = code
-        if code > high:
-            high = code
+    for p in range(n):
+        code = codes[rows[p]]
+        local[p] = code
+        low, high = min(low, code), max(high, code)
     if low == high:
         return -1.0, np.int64(0)
     shift, span = 0, np.int64(high) - np.int64(low)
-    while (span >> shift) >= min(cells, len(rows)) - 1:
+    while (span >> shift) >= min(cells, n) - 1:
         shift += 1
     offset = _next_random(state) & ((1 << shift) - 1)
     base, n_cells = np.int64(low) - offset, ((span + offset) >> shift) + 1
-    for c in range(n_cells):
-        count[c], mass[c] = 0, 0.0
-        for t in range(k):
-            sums[c, t] = 0.0
-    total_mass = 0.0
-    for i in rows:
-        c = (np.int64(codes[i]) - base) >> shift
-        count[c] += 1
-        mass[c] += weight[i]
-        total_mass += weight[i]
-        for t in range(k):
-            sums[c, t] += weight[i] * targets[i, t]
-    # Prefix sums; the gain of a cut is  sum_t  S_left^2 / W_left + S_right^2 / W_right.
-    best, cut = -1.0, np.int64(0)
-    for c in range(1, n_cells):
-        count[c] += count[c - 1]
-        mass[c] += mass[c - 1]
-        for t in range(k):
-            sums[c, t] += sums[c - 1, t]
+    mass[:n_cells], sums[:n_cells] = 0.0, 0.0
+    for p in range(n):
+        c = (np.int64(local[p]) - base) >> shift
+        mass[c] += weights[p]
+        sums[c] += products[p]
+    total_mass, total = mass[:n_cells].sum(), sums[:n_cells].sum()
+    # The gain of a cut is  S_left^2 / W_left + S_right^2 / W_right.
+    best, cut, left_mass, left = -1.0, np.int64(0), 0.0, 0.0
     for c in range(n_cells - 1):
-        if count[c] == 0 or (c > 0 and count[c] == count[c - 1]):
+        if mass[c] == 0:
             continue
-        gain, left_mass = 0.0, mass[c]
-        for t in range(k):
-            rest = sums[n_cells - 1, t] - sums[c, t]
-            gain += sums[c, t] ** 2 / left_mass + rest**2 / (total_mass - left_mass)
+        left_mass += mass[c]
+        left += sums[c]
+        gain = left**2 / left_mass + (total - left) ** 2 / (total_mass - left_mass)
         if gain > best:
             best, cut = gain, base + ((c + 1) << shift)
     return best, cut
 
 
 @compiled()
-def grow_tree(codes, targets, weight, order, tries, min_split, cells, seed):  # type: ignore[no-untyped-def]
+def _partition(values, goes_left, scratch):  # type: ignore[no-untyped-def]
+    """Values that go left, then the others, both in the order they had, in place."""
+    m, rest = 0, 0
+    for p in range(len(values)):
+        if goes_left[p]:
+            values[m] = values[p]
+            m += 1
+        else:
+            scratch[rest] = values[p]
+            rest += 1
+    for p in range(rest):
+        values[m + p] = scratch[p]
+
+
+@compiled()
+def grow_tree(codes, target, weight, order, tries, min_split, cells, seed):  # type: ignore[no-untyped-def]
     """Grow one tree on the rows in `order`, which is sorted by leaf; return column, cut, right, middle of inner nodes.
 
     Depth first, left before right, so that an inner left child comes right after its parent.
     """
-    n, d, k = len(order), len(codes), targets.shape[1]
+    n, d = len(order), len(codes)
     column, cut = np.zeros(n, dtype=np.int16), np.zeros(n, dtype=np.uint16)
     right, middle = np.full(n, -1, dtype=np.int32), np.zeros(n, dtype=np.int32)
-    count, mass, sums = np.zeros(2 * cells, dtype=np.int64), np.zeros(2 * cells), np.zeros((2 * cells, k))
-    state, columns, scratch = np.array([seed], dtype=np.uint64), np.arange(d), np.empty(n, dtype=np.int32)
+    mass, sums, local = np.zeros(2 * cells), np.zeros(2 * cells), np.empty(n, dtype=np.uint16)
+    state, columns = np.array([seed], dtype=np.uint64), np.arange(d)
+    # Weights and weighted targets follow the order, so that a node reads them one after the other.
+    weights, goes_left = weight[order], np.empty(n, dtype=np.bool_)
+    products, scratch = weights * target[order], np.empty(n)
     stack = [(0, n, -1, False)]
     node = -1  # the last one
     while len(stack) > 0:
@@ -85,10 +89,13 @@ def grow_tree(codes, targets, weight, order, tries, min_split, cells, seed):  # 
         if b - a < min_split:
             continue
         best, best_column, best_cut, found = -1.0, -1, np.int64(0), 0
+        rows = order[a:b]
         for j in range(d):  # draw columns without replacement until enough of them can be split
             other = j + _next_random(state) % (d - j)
             columns[j], columns[other] = columns[other], columns[j]
-            gain, here = _find_cut(codes[columns[j]], targets, weight, order[a:b], cells, state, count, mass, sums)
+            gain, here = _find_cut(
+                codes[columns[j]], rows, products[a:b], weights[a:b], cells, state, local, mass, sums
+            )
             if gain < 0:
                 continue
             found += 1
@@ -103,15 +110,13 @@ def grow_tree(codes, targets, weight, order, tries, min_split, cells, seed):  # 
             right[parent] = node
         elif parent >= 0:
             column[parent] = -1 - column[parent]
-        m, rest = a, 0
-        for p in range(a, b):  # stable partition, so that rows stay in random order
-            if codes[best_column, order[p]] < best_cut:
-                order[m] = order[p]
-                m += 1
-            else:
-                scratch[rest] = order[p]
-                rest += 1
-        order[m:b] = scratch[:rest]
+        m = a
+        for p in range(b - a):
+            goes_left[p] = codes[best_column, rows[p]] < best_cut
+            m += goes_left[p]
+        _partition(products[a:b], goes_left, scratch)
+        _partition(weights[a:b], goes_left, scratch)
+        _partition(rows, goes_left, scratch.view(np.int32))
         column[node], cut[node], middle[node] = -1 - best_column, best_cut, m
         stack.append((m, b, node, True))
         stack.append((a, m, node, False))
@@ -155,7 +160,7 @@ def fill_quantiles(  # type: ignore[no-untyped-def]
     for i in range(len(codes)):
         size = 0
         for t in range(n_trees):
-            if skip[t, i]:
+            if len(skip) > 0 and skip[i, t]:
                 continue
             # 1. Descend.
             root, a, b = first_node[t], 0, first_row[t + 1] - first_row[t]

@@ -12,16 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_choice, check_positive, check_share
+from quernel._validation import check_choice, check_share
 from quernel.estimators.base import KernelEstimator
+from quernel.estimators.distribution_mixin import DistributionMixin
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.kernel_gap import compute_kernel_gap
 from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.solve import Solution, TimeBudget, evaluate_outputs
-from quernel.estimators.validation import check_lengths, check_levels, check_rows, check_scored, check_target
+from quernel.estimators.validation import check_levels, check_rows
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
-from quernel.features.random import as_generator
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
@@ -39,7 +39,7 @@ CROSSING_ROWS = 20_000
 ROUNDING = 1e-10
 
 
-class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
+class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator):
     """Kernel quantile regression with random features, for several quantile levels at once.
 
     For every level tau it minimises
@@ -363,43 +363,6 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         bounds = self.predict(X, quantiles=[tail, 1 - tail])
         return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
-
-    @blockwise
-    def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
-        """Conditional distribution function P(Y <= y | x), shape (n,).
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d), or as in `predict`
-        y : float or array-like of shape (n,)
-            Where to evaluate it: one value for all rows, or one per row.
-
-        Notes
-        -----
-        It is 0 below the lowest fitted quantile and 1 from the highest one on: the probability beyond the outermost
-        levels, whose shape is unknown, is put on the outermost quantiles as point masses.
-        """
-        check_is_fitted(self)
-        X = check_rows(self, X)
-        target = check_target(np.full(len(X), y) if np.ndim(y) == 0 else y)
-        check_lengths(X, target)
-        return self._distribution(X).cdf(target)
-
-    def sample(self, X: Any, n: int = 1, rng: Any = None) -> Array:
-        """Draw n samples from each row's conditional distribution, shape (n_rows, n); tails as in `predict_cdf`."""
-        check_is_fitted(self)
-        check_positive("n", n, integer=True)
-        X = check_rows(self, X)
-        return self._distribution(X).sample(n, as_generator(rng))
-
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Mean D^2 over the levels: 1 - (pinball loss of the model) / (pinball loss of the best constant).
-
-        1 is a perfect fit, 0 no better than the unconditional quantiles; compare `sklearn.metrics.d2_pinball_score`.
-        """
-        check_is_fitted(self)
-        X, y, weight = check_scored(self, X, y, sample_weight)
-        return Pinball(self.quantiles_).d2_score(y, self._curves(X), weight)
 
     def kernel_gap(
         self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, similarity_only: bool = False

@@ -14,23 +14,21 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_positive, check_share
 from quernel.data import ArrayRows
 from quernel.data.sources import is_stream
-from quernel.estimators.inputs import blockwise, is_dask
+from quernel.estimators.distribution_mixin import DistributionMixin
+from quernel.estimators.inputs import as_frame_like, blockwise, is_dask, level_names
 from quernel.estimators.levels import QuantileFunction
 from quernel.estimators.stacking import GRID
 from quernel.estimators.tabular_parts import PARTS, fit_parts
 from quernel.estimators.validation import (
     check_groups,
-    check_lengths,
     check_levels,
     check_rows,
     check_scored,
-    check_target,
     check_training,
     check_weight,
     refuse_large,
 )
 from quernel.features.random import as_generator
-from quernel.losses import Pinball
 from quernel.metrics import crps
 from quernel.solvers.progress import stopping
 
@@ -41,7 +39,7 @@ Index = NDArray[np.integer]
 CRPS_LEVELS = np.arange(1, 100) / 100
 
 
-class TabularQuantileRegressor(RegressorMixin, BaseEstimator):
+class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator):
     """Calibrated conditional quantiles of tables, at any level: a kernel and forests, weighted by held-out loss.
 
     Smooth dependence is learned by a kernel, what is local by trees. Three parts are fitted:
@@ -175,7 +173,7 @@ class TabularQuantileRegressor(RegressorMixin, BaseEstimator):
         return self
 
     @blockwise
-    def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
+    def predict(self, X: Any, quantiles: float | ArrayLike | None = None, *, as_frame: bool = False) -> Any:
         """Predict conditional quantiles.
 
         Parameters
@@ -185,6 +183,8 @@ class TabularQuantileRegressor(RegressorMixin, BaseEstimator):
         quantiles : float, sequence of floats or None
             Any levels strictly between 0 and 1; None predicts those of the constructor. Levels below 0.0005 or above
             0.9995 are predicted as these.
+        as_frame : bool, default=False
+            Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
 
         Returns
         -------
@@ -193,10 +193,12 @@ class TabularQuantileRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         wanted, single = (self.quantiles_, self._single) if quantiles is None else check_levels(quantiles)
         curves = self._curves(check_rows(self, X), wanted)
+        if as_frame:
+            return as_frame_like(X, curves, level_names(wanted))
         return curves[:, 0] if single else curves
 
     @blockwise
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+    def predict_interval(self, X: Any, coverage: float = 0.9, *, as_frame: bool = False) -> Any:
         """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2, shape (n, 2).
 
         Parameters
@@ -204,46 +206,13 @@ class TabularQuantileRegressor(RegressorMixin, BaseEstimator):
         X : array-like of shape (n, d), or as in `predict`
         coverage : float, default=0.9
             Strictly between 0 and 1.
+        as_frame : bool, default=False
+            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
         """
         check_is_fitted(self)
         check_share("coverage", coverage)
-        return self._curves(check_rows(self, X), np.array([(1 - coverage) / 2, (1 + coverage) / 2]))
-
-    @blockwise
-    def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
-        """Conditional distribution function P(Y <= y | x), shape (n,).
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d), or as in `predict`
-        y : float or array-like of shape (n,)
-            Where to evaluate it: one value for all rows, or one per row.
-
-        Notes
-        -----
-        It is interpolated between the quantiles at 0.01, ..., 0.99 and a few levels further out, and is 0 below the
-        lowest of them and 1 from the highest one on.
-        """
-        check_is_fitted(self)
-        X = check_rows(self, X)
-        target = check_target(np.full(len(X), y) if np.ndim(y) == 0 else y)
-        check_lengths(X, target)
-        return self._distribution(X).cdf(target)
-
-    def sample(self, X: Any, n: int = 1, rng: Any = None) -> Array:
-        """Draw n samples from each row's conditional distribution, shape (n_rows, n); see `predict_cdf`."""
-        check_is_fitted(self)
-        check_positive("n", n, integer=True)
-        return self._distribution(check_rows(self, X)).sample(n, as_generator(rng))
-
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Mean D^2 over the levels `quantiles_`: 1 - (pinball loss of the model) / (pinball loss of the best constant).
-
-        1 is a perfect fit, 0 no better than the unconditional quantiles; compare `sklearn.metrics.d2_pinball_score`.
-        """
-        check_is_fitted(self)
-        X, y, weight = check_scored(self, X, y, sample_weight)
-        return Pinball(self.quantiles_).d2_score(y, self._curves(X, self.quantiles_), weight)
+        bounds = self._curves(check_rows(self, X), np.array([(1 - coverage) / 2, (1 + coverage) / 2]))
+        return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
 
     def crps(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Continuous ranked probability score, in units of y; lower is better (`quernel.metrics.crps`, 99 levels)."""
@@ -289,8 +258,9 @@ class TabularQuantileRegressor(RegressorMixin, BaseEstimator):
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds, instead=", or None")
 
-    def _curves(self, X: Array, levels: Array) -> Array:
-        """Quantiles at these levels in their order, (n, q)."""
+    def _curves(self, X: Array, levels: Array | None = None) -> Array:
+        """Quantiles at these levels, or at `quantiles_`, in their order, (n, q)."""
+        levels = self.quantiles_ if levels is None else levels
         order, curves = np.argsort(levels), np.empty((len(X), len(levels)))
         curves[:, order] = self.parts_.predict(X, levels[order])
         return curves

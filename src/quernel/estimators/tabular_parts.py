@@ -36,7 +36,8 @@ PARTS = ("kernel", "residual_forest", "forest")
 class PartsOptions:
     """Constants of choosing between parts."""
 
-    judged: int = 4000  # rows that choose leaf sizes, weights and calibration, at most
+    judged: int = 4000  # rows that choose weights and calibration, at most
+    leaf_judged: int = 1500  # those of them that choose leaf sizes
     leaves: tuple[int, ...] = (1, 2, 5, 15, 50)  # leaf sizes among which the held-out loss chooses
     z_limit: float = 1e6  # |z| is clipped here: residuals of an exact fit, divided by a tiny scale
 
@@ -150,30 +151,33 @@ def fit_parts(
         draft = replace(draft, residual_forest=grown)
     if "forest" in fitted:
         draft = replace(draft, forest=grow_forest(rows.X, _standardize(rows.y, weight), weight, n_trees, rng, groups))
-    return _combine(draft, _HeldOut(rows, smooth, rng), fitted, calibrate, rng)
+    return _combine(draft, _HeldOut(rows, smooth, draft, rng), fitted, calibrate, rng)
 
 
 class _HeldOut:
     """Training rows on which parts are judged: out of fold m and s, and trees that have not seen a row."""
 
-    def __init__(self, rows: ArrayRows, smooth: Smooth | None, rng: np.random.Generator) -> None:
-        self.index = np.sort(rng.permutation(len(rows.y))[: OPTIONS.judged])
-        self.X, self.y, self.weight = rows.X[self.index], rows.y[self.index], rows.share()[self.index]
-        self.smooth = None if smooth is None else (smooth[0][self.index], smooth[1][self.index])
-        self.n_rows = len(rows.y)
+    def __init__(self, rows: ArrayRows, smooth: Smooth | None, draft: Parts, rng: np.random.Generator) -> None:
+        index = rng.permutation(len(rows.y))[: OPTIONS.judged]
+        self.X, self.y, self.weight = rows.X[index], rows.y[index], rows.share()[index]
+        self.smooth = None if smooth is None else (smooth[0][index], smooth[1][index])
+        forests = {"forest": draft.forest, "residual_forest": draft.residual_forest}
+        self.seen = {name: one.bags(len(rows.y))[index] for name, one in forests.items() if one is not None}
 
-    def quantiles(self, parts: Parts, name: str, levels: Array) -> Array:
+    def quantiles(self, parts: Parts, name: str, levels: Array, rows: slice = slice(None)) -> Array:
         """Quantiles of a part for these rows, (m, q); NaN for rows that all trees have seen."""
-        forest = {"forest": parts.forest, "residual_forest": parts.residual_forest}.get(name)
-        skip = None if forest is None else np.ascontiguousarray(forest.bags(self.n_rows)[:, self.index])
-        return parts.quantiles(name, self.X, self.smooth, levels, skip)
+        smooth = None if self.smooth is None else (self.smooth[0][rows], self.smooth[1][rows])
+        skip = self.seen[name][rows] if name in self.seen else None
+        return parts.quantiles(name, self.X[rows], smooth, levels, skip)
 
     def loss(self, parts: Parts, name: str) -> float:
-        """Mean pinball loss of one part."""
-        levels = np.array(STACKING.levels)
-        curves = self.quantiles(parts, name, levels)
+        """Mean pinball loss of one part, on some of the rows."""
+        levels, some = np.array(STACKING.levels), slice(OPTIONS.leaf_judged)
+        curves = self.quantiles(parts, name, levels, some)
         known = np.isfinite(curves[:, 0])
-        return mean_pinball(self.y[known], curves[known], levels, self.weight[known]) if known.any() else np.inf
+        if not known.any():
+            return np.inf
+        return mean_pinball(self.y[some][known], curves[known], levels, self.weight[some][known])
 
 
 def _combine(draft: Parts, held_out: _HeldOut, names: list[str], calibrate: bool, rng: np.random.Generator) -> Parts:
@@ -201,10 +205,10 @@ def _has_distinct_rows(X: Array, least: int) -> bool:
 
 
 def _standardize(values: Array, share: Array) -> Array:
-    """Values without outliers, mean 0 and standard deviation 1, shape (n, 1): what trees are grown on.
+    """Values without outliers, mean 0 and standard deviation 1, shape (n,): what trees are grown on.
 
     Rounded, so that rounding error, as from another unit of y, does not decide between equally good cuts.
     """
-    kept = winsorize(values[:, None], share)
+    kept = winsorize(values[:, None], share)[:, 0]
     kept = kept - share @ kept
-    return np.round(kept / (float(np.sqrt(share @ kept[:, 0] ** 2)) or 1.0), 6)
+    return np.round(kept / (float(np.sqrt(share @ kept**2)) or 1.0), 6)
