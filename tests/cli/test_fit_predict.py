@@ -16,7 +16,7 @@ from pyarrow import csv
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.conformal.table_model import TableModel
-from quernel.tables import parquet_table
+from quernel.data import sources
 from quernel.tables.files import open_table, read_table
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
@@ -150,9 +150,7 @@ def test_missing_markers(folder, tmp_path, memory):
     assert found[0] == found[1]
     report = run("report", tmp_path / "m", data, "--out", tmp_path / "r.html", "--json")
     assert json.loads(report.stdout)["rows_evaluated"] == 299
-    refused(
-        run("predict", tmp_path / "m", other, "--out", tmp_path / "no.csv"), "'x' holds 'none' (row 4 below the header)"
-    )
+    refused(run("predict", tmp_path / "m", other, "--out", tmp_path / "no.csv"), "'x' holds strings such as 'none'")
 
 
 LOOKS = {
@@ -329,7 +327,7 @@ def test_all_formats_give_the_same_model_and_the_same_predictions(folder, tmp_pa
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet", "feather"])
 def test_predictions_come_piece_by_piece_in_the_format_of_the_ending(folder, tmp_path, ending, monkeypatch):
-    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 64)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 64)
     out = tmp_path / f"p.{ending}"
     for source in ("sales.parquet", "sales.csv"):
         ran = run("predict", "m.quernel", source, "--out", out, "--keep", "age,place", "--force", "--json")
@@ -347,7 +345,7 @@ def test_predictions_come_piece_by_piece_in_the_format_of_the_ending(folder, tmp
 
 def test_pieces_are_pieces(folder, monkeypatch):
     """So that the test above reads more than one."""
-    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 64)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 64)
     for name in ("sales.parquet", "sales.csv"):
         with open_table(folder / name) as table:
             assert len(list(table.iter_batches(["age"]))) > 3
@@ -651,7 +649,7 @@ BROKEN = {
     ),
     "text where numbers were": (
         ("predict", "m.quernel", "words.csv", "--out", "new.csv"),
-        ["words.csv", "column 'size' holds 'big' (row 1 below the header), where a number is needed"],
+        ["words.csv", "Column 'size' holds strings such as 'big', but the model was fitted to numbers"],
     ),
     "corrupt model": (("predict", "damaged.quernel", "sales.csv", "--out", "new.csv"), ["damaged", "checksum"]),
     "foreign model": (("predict", "sales.parquet", "sales.csv", "--out", "new.csv"), ["not a quernel model file"]),

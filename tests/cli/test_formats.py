@@ -157,15 +157,6 @@ def test_a_numeric_missing_marker_is_one_in_any_format(rows, predicted, tmp_path
     np.testing.assert_allclose(predicted(in_csv, in_parquet, "--missing", "-999", *memory)[0], one, rtol=1e-10)
 
 
-@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")])
-def test_a_note_on_missing_markers_that_are_nowhere(rows, tmp_path, memory):
-    rows.assign(c=["?", "a"] * 100).to_csv(tmp_path / "d.csv", index=False)
-    options = (*QUICK, *memory, "--missing", "?,unknown", "--json")
-    ran = run("fit", tmp_path / "d.csv", "--model", tmp_path / "m.quernel", *options)
-    (note,) = [note for note in json.loads(ran.stdout)["notes"] if "--missing" in note]
-    assert note.startswith("The --missing marker 'unknown' occurs in no field of")
-
-
 def test_a_target_with_a_missing_marker_is_missing_for_the_report(rows, tmp_path):
     in_csv, in_parquet = in_both(rows.assign(y=np.where(np.arange(200) % 4, rows["y"], -999.0)), tmp_path)
     assert run("fit", in_csv, "--model", tmp_path / "m.quernel", *QUICK, "--missing", "-999").returncode == 0

@@ -8,7 +8,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.tables import parquet_table
+from quernel.data import sources
 from quernel.tables.files import read_table
 from support.command_line import run
 
@@ -31,7 +31,7 @@ ODD = {
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 16)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 16)
     return tmp_path
 
 
@@ -90,7 +90,8 @@ def test_inputs_that_are_kept_stay_what_they_are_and_are_read_as_before(here):
     write(here / "bad.csv", numbers() | inputs)
     ran = run("predict", "m", "bad.csv", "--out", "no.csv", "--keep", "n")
     assert ran.returncode == 1
-    assert "column 'n' holds 'many' (row 151 below the header), where a number is needed" in ran.stderr
+    assert "Column 'n' holds strings such as 'many', but the model was fitted to numbers" in ran.stderr
+    assert not (here / "no.csv").exists()
 
 
 def test_dictionaries_that_differ_from_piece_to_piece_are_kept(here):

@@ -12,7 +12,7 @@ import pytest
 import quernel
 import quernel.cli
 from quernel.cli.options import split_list
-from quernel.tables import parquet_table
+from quernel.data import sources
 from support.command_line import run
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
@@ -94,16 +94,6 @@ def test_the_advice_on_words_for_gaps_can_be_followed(here, mark, memory):
     assert json.loads(ran.stdout)["columns"] == {"x": "number"}
 
 
-def test_a_row_of_a_csv_file_is_told_as_such(here):
-    """Lines are more than rows where text has line breaks."""
-    head = "note,x,y\n"
-    (here / "t.csv").write_text(head + "".join(f'"a\nb",{i % 11},{i % 7}\n' for i in range(60)))
-    assert run("fit", "t.csv", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
-    (here / "bad.csv").write_text(head + "".join(f'"a\nb",{"many" if i == 9 else i},{i}\n' for i in range(60)))
-    ran = run("predict", "m", "bad.csv", "--out", "p.csv")
-    assert "column 'x' holds 'many' (row 10 below the header), where a number is needed" in ran.stderr
-
-
 def test_names_are_printed_as_they_are(here):
     (here / "t.csv").write_text("b:smile:,y:heart:\n" + "".join(f"{i % 11},{i % 7}\n" for i in range(60)))
     ran = run("fit", "t.csv", "--target", "y:heart:", "--model", "m", *QUICK)
@@ -159,7 +149,7 @@ def test_complaints_of_estimators_name_options(here, options, message):
 
 
 def test_a_target_of_truth_values_that_begins_with_numbers_is_evaluated(here, monkeypatch):
-    monkeypatch.setattr(parquet_table, "BATCH_ROWS", 16)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 16)
     spellings = [("0", "1") if i < 200 else ("false", "true") for i in range(400)]
     (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{spellings[i][i % 3 > 0]}\n" for i in range(400)))
     assert run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK).returncode == 0
@@ -169,4 +159,4 @@ def test_a_target_of_truth_values_that_begins_with_numbers_is_evaluated(here, mo
     (here / "bad.csv").write_text((here / "t.csv").read_text() + "3,maybe\n")
     ran = run("report", "m", "bad.csv", "--out", "bad.html")
     assert ran.returncode == 1
-    assert "column 'y' holds 'maybe'" in ran.stderr
+    assert "The target 'y' of bad.csv holds string, not numbers" in ran.stderr

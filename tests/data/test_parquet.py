@@ -346,12 +346,12 @@ def test_finite_numbers_of_an_infinite_sum_are_let_through(tmp_path, table):
     np.testing.assert_array_equal(gathered(rows)[0][:, 0], a)
 
 
-@pytest.mark.parametrize(("now", "first_changed"), [({"group": 700}, 0), ({"cuts": (0, 3000)}, 3)])
-def test_a_file_that_changed_meanwhile(tmp_path, table, now, first_changed):
+@pytest.mark.parametrize("now", [{"group": 700}, {"cuts": (0, 3000)}])
+def test_a_file_that_changed_meanwhile(tmp_path, table, now):
     folder = write(tmp_path / "rows", table)
     rows = ParquetRows(folder, "y")
     write(folder, table, **now)
-    with pytest.raises(RowsError, match=rf"00\.parquet, row group {first_changed} has other rows than before"):
+    with pytest.raises(RowsError, match=r"00\.parquet has another size or time than before: the file was changed"):
         list(rows.stream(range(len(rows.spans))))
 
 

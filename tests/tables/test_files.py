@@ -20,7 +20,7 @@ import pytest
 from pyarrow import csv
 
 from quernel import _files
-from quernel.tables import TableError, files
+from quernel.tables import TableError, csv_files
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.files import open_table, read_table
 from support.tables import sales
@@ -67,7 +67,7 @@ def write_hard(path, separator=","):
 @pytest.mark.parametrize("sniffed", [20_480, 10])
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "csv.bz2", "tsv", "txt"])
 def test_columns_of_csv_have_the_types_of_the_whole_file(tmp_path, monkeypatch, ending, sniffed):
-    monkeypatch.setattr(files, "SNIFFED_ROWS", sniffed)
+    monkeypatch.setattr(csv_files, "SNIFFED_ROWS", sniffed)
     path = write_hard(tmp_path / "hard.csv", {"tsv": "\t", "txt": ";"}.get(ending, ","))
     packed = {"csv.gz": gzip.compress, "csv.bz2": bz2.compress}.get(ending, bytes)(path.read_bytes())
     (tmp_path / f"t.{ending}").write_bytes(packed)
@@ -80,7 +80,7 @@ def test_rows_stay_in_their_order(tmp_path, monkeypatch):
     """Also those of a large file, which several threads read."""
     n = 400_000
     csv.write_csv(pa.table({"row": np.arange(n), "word": np.arange(n).astype(str)}), tmp_path / "t.csv")
-    for options in (CsvOptions(("?",)), CsvOptions(("?",), kinds={"row": "number", "word": "text"})):
+    for options in (CsvOptions(("?",)), CsvOptions(("?",), ("word",), ("word",), {"row": "row as text"})):
         np.testing.assert_array_equal(read_table(tmp_path / "t.csv", options)["row"], np.arange(n))
 
 
@@ -97,8 +97,6 @@ def test_other_encodings_are_read_with_a_note(tmp_path, encoding):
 def test_decimal_commas_are_read_where_semicolons_separate(tmp_path):
     (tmp_path / "t.csv").write_text("x;y;z\n1,5;2;a,b\n-0,25;3;c\n")
     assert read_table(tmp_path / "t.csv").to_pydict() == {"x": [1.5, -0.25], "y": [2, 3], "z": ["a,b", "c"]}
-    known = CsvOptions(kinds={"x": "number"})
-    assert read_table(tmp_path / "t.csv", known)["x"].to_pylist() == [1.5, -0.25]
 
 
 def test_a_column_without_a_name_is_left_out(tmp_path):
@@ -302,3 +300,19 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [left]
     _files.remove_leftovers()
     assert list(tmp_path.iterdir()) == ([] if _files.fcntl else [left])
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "names"),
+    [
+        ("a;b", "1,5;2", ["a", "b"]),
+        ('"price, EUR";size', "1;2", ["price, EUR", "size"]),
+        ("price, EUR;size", "1;2", ["price, EUR", "size"]),
+        ("a\tb", "x|y\tz", ["a", "b"]),
+        ("a|b|c", "1|2|3", ["a", "b", "c"]),
+        ("a", "1", ["a"]),
+    ],
+)
+def test_the_separator_is_the_one_that_both_lines_have(tmp_path, header, line, names):
+    (tmp_path / "t.csv").write_text(f"{header}\n{line}\n")
+    assert read_table(tmp_path / "t.csv").column_names == names

@@ -18,7 +18,7 @@ from quernel.estimators.warm_start import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions
-from quernel.tables.dask_tables import connect, dask_rows
+from quernel.tables.encoded_rows import EncodedRows, connect, dask_rows
 from quernel.tables.files import (
     CSV,
     PARQUET,
@@ -126,7 +126,7 @@ def load_training_data(
         _check_not_empty(table.n_rows, source)
         client = None if dask is None else stack.enter_context(connect(dask))
         with source.working("Learning the encoding of {}"):
-            training = prepare_files(table, options, None if client is None else dask_rows)
+            training = prepare_files(table, options, EncodedRows if client is None else dask_rows)
         _check_training(training, source)
         if client is None and training.n_bytes <= memory_budget(max_memory):
             columns = [field.name for field in table.schema if options.uses(field.name)]

@@ -151,9 +151,12 @@ class _Predictor:
         columns = [*dict.fromkeys([*self.model.encoder.inputs, *self.kept.copies.values()])]
         with counting("Predicting", data.n_rows) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
-            for _, _, batch in data.iter_batches(columns):
+            for group, _, batch in data.iter_batches(columns):
                 copies = self.kept.columns(batch)
-                table = pa.table([*copies.values(), *self._predict(batch)], names=[*copies, *self.names])
+                try:
+                    table = pa.table([*copies.values(), *self._predict(batch)], names=[*copies, *self.names])
+                except TableError as error:
+                    raise TableError(f"{group.label or group.path}: {error}") from error
                 with self.kept.explain_errors(copies):
                     write(table)
                 advance(len(batch))

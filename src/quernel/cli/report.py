@@ -114,7 +114,7 @@ def _kernel_gap(fitted: TableModel, X: Array, y: Array, source: Source, *, whole
 def _read_sample(fitted: TableModel, source: Source, allowed: float) -> RowSample:
     """Read the inputs and the target: all rows or, if these exceed the allowed bytes, a random sample."""
     encoder, target = fitted.encoder, fitted.target
-    options = model_csv_options(encoder, target=target) if source.query is None else CsvOptions(tuple(encoder.missing))
+    options = model_csv_options(encoder) if source.query is None else CsvOptions(tuple(encoder.missing))
     with source.working("Reading {}"), source.open(options, {*encoder.inputs, target}.__contains__) as table:
         _check_columns(fitted, table.schema, source)
         if not table.n_rows:

@@ -99,9 +99,14 @@ class RowSource(Protocol):
         """Where block k comes from (file, row group, rows), for error messages."""
 
 
+def count_block_rows(n_columns: int) -> int:
+    """Return the largest number of rows of a block: at most BLOCK_ROWS, of about BLOCK_BYTES."""
+    return min(BLOCK_ROWS, max(BLOCK_BYTES // (8 * max(n_columns, 1)), 1))
+
+
 def split_blocks(n_rows: int, n_columns: int) -> list[slice]:
     """Divide rows into consecutive slices of one block each: at most BLOCK rows and about BLOCK_BYTES."""
-    size = min(BLOCK_ROWS, max(BLOCK_BYTES // (8 * max(n_columns, 1)), 1))
+    size = count_block_rows(n_columns)
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 

@@ -1,8 +1,4 @@
-"""Statistics of a column that determine its encoding.
-
-`compute_stats` summarises a column of a table in memory, `column_queries.query_stats` one of files, with the same
-result, and `choose_encoding` decides.
-"""
+"""Statistics of a column that determine its encoding: `compute_stats` summarises it, `choose_encoding` decides."""
 
 from __future__ import annotations
 
@@ -55,7 +51,7 @@ class EncodingOptions:
     min_category_rows: int = 5  # rows from which a category has an encoded column of its own
     max_categories: int = 50  # how many categories have one at most, if there is no target
     max_one_hot: int = 30  # with a target: columns with more categories are encoded by means of it
-    max_distinct: int = 200_000  # distinct values of text in files that are counted; text with more identifies rows
+    max_distinct: int = 200_000  # distinct values of text that are counted; text with more identifies rows
     many_gaps: float = 0.3  # share of gaps in text from which they may have been a category
     min_repeats: float = 10  # repeated values that chance would bring into a column of whole numbers without any
 
@@ -74,9 +70,9 @@ class NumberStats:
     ----------
     n_rows, n_null, n_finite, n_infinite : counts of entries
     low, high : range of the finite values; of dates in seconds since 1970
-    earliest, latest : range of the finite values modulo a day, which tells dates from dates with times
     median : of the finite values
     distinct : whether the values are whole numbers, all different
+    daily : of dates, whether their times of day differ
     """
 
     n_rows: int
@@ -85,10 +81,9 @@ class NumberStats:
     n_infinite: int
     low: float = np.inf
     high: float = -np.inf
-    earliest: float = np.inf
-    latest: float = -np.inf
     median: float = np.nan
     distinct: bool = False
+    daily: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,44 +108,51 @@ ColumnStats: TypeAlias = NumberStats | TextStats
 
 
 def compute_stats(entries: Entries, kind: str, markers: Markers) -> ColumnStats:
-    """Return the statistics of a batch of a column of this kind, missing-value markers not counted as values."""
+    """Return the statistics of a column of this kind, missing-value markers not counted as values."""
     if kind in TEXTS:
         return _text_stats(entries, kind, markers)
     read = {"date": to_epoch_seconds, "time": to_seconds_of_day}.get(kind, to_numbers)
     values = read(entries)
     if markers.numbers and kind == "number":
         values = np.where(np.isin(values, markers.numbers), np.nan, values)
-    return _number_stats(values)
+    return _number_stats(values, dates=kind == "date")
 
 
-def _number_stats(values: Array) -> NumberStats:
+def _number_stats(values: Array, *, dates: bool) -> NumberStats:
     """Return the statistics of numbers, or of dates in seconds."""
-    finite, n_infinite = values[np.isfinite(values)], int(np.isinf(values).sum())
+    finite = values[np.isfinite(values)]
+    n_infinite = int(np.isinf(values).sum()) if len(finite) < len(values) else 0
     n_null = len(values) - len(finite) - n_infinite
     if len(finite) == 0:
         return NumberStats(len(values), n_null, 0, n_infinite)
-    times = finite % DAY
-    low, high, earliest, latest = map(float, (finite.min(), finite.max(), times.min(), times.max()))
-    middle, distinct = float(np.median(finite)), _all_different(finite, low, high)
-    return NumberStats(len(values), n_null, len(finite), n_infinite, low, high, earliest, latest, middle, distinct)
+    low, high = float(finite.min()), float(finite.max())
+    distinct, daily = _all_different(finite, low, high), dates and bool(np.ptp(finite % DAY) > 0)
+    middle = float(np.median(finite, overwrite_input=True))
+    return NumberStats(len(values), n_null, len(finite), n_infinite, low, high, middle, distinct, daily)
 
 
 def _all_different(values: Array, low: float, high: float) -> bool:
     """Whether these are whole numbers, each one different."""
-    if high - low < len(values) - 1 or np.any(values != np.floor(values)):
+    few = values[:1000]
+    if high - low < len(values) - 1 or np.any(few != np.floor(few)) or np.any(values != np.floor(values)):
         return False
     ascending = np.sort(values)
     return len(values) > 1 and bool(np.all(ascending[1:] > ascending[:-1]))
 
 
 def _text_stats(entries: Entries, kind: str, markers: Markers) -> TextStats:
+    """Count the values of a column; None instead of counts if there are too many."""
+    series, most = entries.series, OPTIONS.max_distinct
+    if series is not None and len(series) > 2 * most and series.head(2 * most).n_unique() > most + 1:
+        n_null = int(series.null_count())
+        return TextStats(len(series), n_null, n_null, None, kind)
     labels, index = factorize(entries)
     each = np.bincount(index[index >= 0], minlength=len(labels)).tolist()
     counts = dict(zip(labels, each, strict=True))
     n_null = int(np.sum(index < 0))
     given = markers.texts.difference(MISSING_MARKERS)  # the user's: never categories
     n_missing = n_null + sum(counts.pop(text, 0) for text in ("", *given))
-    return TextStats(len(index), n_null, n_missing, counts, kind)
+    return TextStats(len(index), n_null, n_missing, counts if len(counts) <= most else None, kind)
 
 
 def choose_encoding(
@@ -188,7 +190,7 @@ def parse_counts(stats: TextStats) -> tuple[str, NumberStats] | None:
         return None
     values = np.repeat(parsed[found[0]], [stats.counts[text] for text in texts])
     gaps = np.full(stats.n_rows - len(values), np.nan)
-    return found[0], _number_stats(np.append(values, gaps))
+    return found[0], _number_stats(np.append(values, gaps), dates=found[0] in DATE_ORDERS)
 
 
 def _parse_plain_number(text: str) -> float | None:
@@ -297,9 +299,7 @@ def _encode_date(name: str, stats: NumberStats, order: str) -> Column | str:
     flagged, span = stats.n_finite < stats.n_rows, stats.high - stats.low
     if span == 0 and not flagged:
         return "it is the same date everywhere"
-    shown = {"day": stats.latest > stats.earliest}
-    shown |= {cycle: span >= CYCLES[cycle] for cycle in ("week", "year")}
-    cycles = tuple(cycle for cycle in CYCLES if shown[cycle])
+    cycles = tuple(cycle for cycle in CYCLES if (stats.daily if cycle == "day" else span >= CYCLES[cycle]))
     return DateColumn(name, stats.median, flagged, stats.low, cycles, order)
 
 

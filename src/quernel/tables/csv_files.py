@@ -7,9 +7,11 @@ a file has the same types in every locale: DuckDB's own guesses would read 3/4/2
 from __future__ import annotations
 
 import codecs
+import csv
 import io
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -18,7 +20,8 @@ import pyarrow as pa
 from quernel.tables.columns import TextColumn
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError
-from quernel.tables.missing_values import equivalent_spellings, number_markers, text_markers
+from quernel.tables.missing_values import number_markers, text_markers
+from quernel.tables.parquet_table import ColumnFilter, refuse_same_names
 
 if TYPE_CHECKING:
     import duckdb
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
 SEPARATORS = (",", ";", "\t", "|")
 # Rows from whose text the types of the columns of a CSV file are inferred first, before all rows are.
 SNIFFED_ROWS = 20_480
-# Type of a column of a CSV file by its kind, where a model knows it; text if not named here.
-CSV_TYPES = {"number": "DOUBLE", "boolean": "BOOLEAN", "date": "TIMESTAMP", "time": "TIME"}
 # What a column of a CSV file may be, in this order: SQL that holds for all its text {c}. Whole numbers are DOUBLE, too.
 CANDIDATES = {
     "DOUBLE": "try_cast({c} as double) is not null and not contains({c}, '_')",
@@ -40,7 +41,6 @@ CANDIDATES = {
     "try_cast({c} as timestamptz) is not null",
     "COMMA": r"regexp_full_match(trim({c}), '[+-]?\d+(,\d+)?')",  # in files with semicolons only
 }
-NAMES_OF_TYPES = {"DOUBLE": "a number", "BOOLEAN": "true or false", "TIMESTAMP": "a date", "TIME": "a time of day"}
 
 
 @dataclass(frozen=True)
@@ -53,34 +53,28 @@ class CsvOptions:
         Missing-value markers besides NA, NULL and the like.
     text : tuple of str
         Columns that are text, whatever they look like.
-    kinds : dict or None
-        Where a model knows its columns: the kind of each one that is read. None infers the types of all columns.
-    categories : dict
-        With `kinds`: by column, markers that are ordinary text there, because they were categories in training.
+    literal : tuple of str
+        Columns in which missing-value markers are ordinary text, because they were categories in training.
     copies : dict
-        With `kinds`: columns that are copied as text, unchanged, by the name of the copy.
+        Columns that are copied as text, unchanged, by the name of the copy.
     """
 
     missing: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
-    kinds: Mapping[str, str] | None = None
-    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    literal: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
 
 
 INFER_TYPES = CsvOptions()
 
 
-def model_csv_options(
-    encoder: TableEncoder, copies: Mapping[str, str] | None = None, target: str | None = None
-) -> CsvOptions:
-    """Return how to read CSV files for a model: every column with its kind in training, and the target as numbers."""
+def model_csv_options(encoder: TableEncoder, copies: Mapping[str, str] | None = None) -> CsvOptions:
+    """Return how to read CSV files for a model: what was text in training is text."""
+    texts = {column.name: column for column in encoder.columns_ if isinstance(column, TextColumn)}
     markers = {*text_markers(encoder.missing)}
-    kinds = {column.name: column.kind for column in encoder.columns_} | ({} if target is None else {target: "number"})
-    kinds |= {one.name: "text" for one in encoder.columns_ if getattr(one, "order", "year first") != "year first"}
-    texts = [column for column in encoder.columns_ if isinstance(column, TextColumn)]
-    categories = {column.name: tuple({*column.categories} & markers) for column in texts}
-    return CsvOptions(tuple(encoder.missing), (), kinds, categories, copies or {})
+    dates = [one.name for one in encoder.columns_ if getattr(one, "order", "year first") != "year first"]
+    literal = tuple(name for name, column in texts.items() if markers.intersection(column.categories))
+    return CsvOptions(tuple(encoder.missing), (*texts, *dates), literal, copies or {})
 
 
 @dataclass(frozen=True)
@@ -92,74 +86,70 @@ class CsvFile:
     path : the file, in UTF-8
     names : those of the header
     separator : between fields
-    markers : text that is read as null, besides empty text
+    options : CsvOptions
     """
 
     path: Path
     names: tuple[str, ...]
     separator: str
-    markers: Sequence[str]
+    options: CsvOptions
+
+    @property
+    def _markers(self) -> tuple[list[str], list[str]]:
+        """Missing-value markers that DuckDB reads as null, and others: with separators, or not for all columns."""
+        markers = text_markers(self.options.missing)
+        if self.options.literal or self.options.copies:
+            return [""], list(markers)
+        special = [text for text in markers if self.separator in text or '"' in text]
+        return [text for text in markers if text not in special], special
 
     @property
     def source(self) -> str:
         """SQL that reads all columns as text."""
         columns = ", ".join(f"c{i}: 'VARCHAR'" for i in range(len(self.names)))
         settings = f"auto_detect=false, header=true, quote='\"', escape='\"', strict_mode=true, columns={{{columns}}}"
-        special = [text for text in self.markers if self.separator in text or '"' in text]  # DuckDB takes no such ones
-        plain = [text for text in self.markers if text not in special]
-        dialect = f"delim={quote_text(self.separator)}, nullstr={quote_list(['', *plain])}"
-        source = f"read_csv({quote_text(str(self.path))}, {settings}, {dialect})"
-        if not special:
-            return source
-        values = [f"{_without_markers(f'c{i}', special)} as c{i}" for i in range(len(self.names))]
-        return f"(select {', '.join(values)} from {source})"
+        dialect = f"delim={quote_text(self.separator)}, nullstr={quote_list(self._markers[0])}"
+        return f"read_csv({quote_text(str(self.path))}, {settings}, {dialect})"
 
-    def select(self, columns: Sequence[str]) -> str:
-        """Return the query that reads these columns."""
-        return f"select {', '.join(columns)} from {self.source}"
+    def text(self, i: int) -> str:
+        """Return the SQL of the text of a column, null where it marks a missing value."""
+        markers = self._markers[1]
+        if not markers or self.names[i] in self.options.literal:
+            return f"c{i}"
+        # No IN: DuckDB makes a join of it, which changes the order of rows.
+        return f"case when list_contains({quote_list(markers)}, c{i}) then null else c{i} end"
 
-    def inferred_columns(self, types: Sequence[str], options: CsvOptions) -> list[str]:
-        """Return the SQL of every column that has a name, given the types of all."""
-        numbers = number_markers(options.missing)
-        return [
-            f"{_convert(f'c{i}', 'VARCHAR' if name in options.text else kind, numbers)} as {quote_name(name)}"
-            for i, (name, kind) in enumerate(zip(self.names, types, strict=True))
+    def infer_types(
+        self, connection: duckdb.DuckDBPyConnection, needed: ColumnFilter, n_rows: int | None
+    ) -> dict[int, str]:
+        """Return the types of the columns that are needed, from the first rows or (None) from all."""
+        candidates = {kind: test for kind, test in CANDIDATES.items() if kind != "COMMA" or self.separator == ";"}
+        places = [i for i, name in enumerate(self.names) if name and needed(name)]
+        tests = ["count(*)"]
+        for c in map(self.text, places):
+            holds = [f"bool_and({test.format(c=c)}) filter ({c} is not null)" for test in candidates.values()]
+            tests += [f"count({c})", *holds]
+        limit = "" if n_rows is None else f" limit {n_rows}"
+        _, *found = connection.execute(f"select {', '.join(tests)} from (from {self.source}{limit})").fetchall()[0]
+        types, width = {}, 1 + len(candidates)
+        for k, i in enumerate(places):
+            n_values, *holds = found[k * width : (k + 1) * width]
+            fitting = [kind for kind, all_hold in zip(candidates, holds, strict=True) if all_hold]
+            text = self.names[i] in self.options.text
+            types[i] = "VARCHAR" if text else "NULL" if not n_values else next(iter(fitting), "VARCHAR")
+        return types
+
+    def select(self, types: Mapping[int, str]) -> str:
+        """Return the query that reads columns with these types, and copies; others are null, known by name only."""
+        numbers = number_markers(self.options.missing)
+        columns = [
+            f"{_convert(self.text(i), types.get(i, 'NULL'), numbers)} as {quote_name(name)}"
+            for i, name in enumerate(self.names)
             if name
         ]
-
-    def known_columns(self, options: CsvOptions) -> list[str]:
-        """Return the SQL of the columns whose kind is known, and of copies; others are null."""
-        assert options.kinds is not None
-        numbers = number_markers(options.missing)
-        values = self.known_values(options).items()
-        found = [f"{_convert(value, kind, numbers)} as {quote_name(name)}" for name, (value, kind) in values]
-        copies = [(i, options.copies[name]) for i, name in enumerate(self.names) if name in options.copies]
-        found += [f"c{i} as {quote_name(name)}" for i, name in copies]
-        # The others are known by name only, for messages.
-        return found + [f"null as {quote_name(name)}" for name in self.names if name and name not in options.kinds]
-
-    def known_values(self, options: CsvOptions) -> dict[str, tuple[str, str]]:
-        """Return, by column whose kind is known, the SQL of its text without missing-value markers, and its type."""
-        found, kinds = {}, options.kinds or {}
-        for i, name in enumerate(self.names):
-            if name in kinds:
-                ordinary = options.categories.get(name, ())
-                markers = [marker for marker in text_markers(options.missing) if marker not in ordinary]
-                value = _without_markers(f"c{i}", markers)
-                kind = CSV_TYPES.get(kinds[name], "VARCHAR")
-                if kind == "DOUBLE":  # booleans are numbers, too
-                    comma = f"replace({value}, ',', '.')" if self.separator == ";" else value
-                    booleans = f"when lower(c{i}) = 'true' then '1' when lower(c{i}) = 'false' then '0'"
-                    hexadecimal = f"when c{i} like '0x%' then cast(try_cast(c{i} as bigint) as varchar)"
-                    value = f"case {booleans} {hexadecimal} else {comma} end"
-                found[name] = value, kind
-        return found
-
-
-def _without_markers(value: str, markers: Sequence[str]) -> str:
-    """Return the SQL of text, null where it is a missing-value marker."""
-    # No IN: DuckDB makes a join of it, which changes the order of rows.
-    return f"case when list_contains({quote_list(markers)}, {value}) then null else {value} end"
+        copies = [(i, self.options.copies[name]) for i, name in enumerate(self.names) if name in self.options.copies]
+        columns += [f"c{i} as {quote_name(name)}" for i, name in copies]
+        return f"select {', '.join(columns)} from {self.source}"
 
 
 def _convert(value: str, kind: str, numbers: Sequence[float]) -> str:
@@ -172,64 +162,46 @@ def _convert(value: str, kind: str, numbers: Sequence[float]) -> str:
     return f"case when list_contains({[*numbers]}, {number}) then null else {number} end" if numbers else number
 
 
-def infer_types(connection: duckdb.DuckDBPyConnection, file: CsvFile, n_rows: int | None) -> list[str]:
-    """Return the types of all columns of a CSV file, from its first rows or (None) from all."""
-    candidates = {kind: test for kind, test in CANDIDATES.items() if kind != "COMMA" or file.separator == ";"}
-    tests = [
-        f"count(c{i}), "
-        + ", ".join(f"bool_and({test.format(c=f'c{i}')}) filter (c{i} is not null)" for test in candidates.values())
-        for i in range(len(file.names))
-    ]
-    limit = "" if n_rows is None else f" limit {n_rows}"
-    found = iter(connection.execute(f"select {', '.join(tests)} from (from {file.source}{limit})").fetchall()[0])
-    types = []
-    for _ in file.names:
-        n_values, holds = next(found), [next(found) for _ in candidates]
-        types.append(next((kind for kind, all_hold in zip(candidates, holds, strict=True) if all_hold), "VARCHAR"))
-        types[-1] = types[-1] if n_values else "NULL"
-    return types
+# How a file is written
 
 
-def find_markers(connection: duckdb.DuckDBPyConnection, file: CsvFile, missing: Sequence[str]) -> set[str]:
-    """Return which of these missing-value markers occur in some field of a CSV file."""
-    tests = []
-    for marker in missing:
-        spellings, numbers = quote_list(equivalent_spellings(marker)), number_markers([marker])
-        columns = [f"c{i}" for i in range(len(file.names))]
-        found = [f"coalesce(list_contains({spellings}, {c}), false)" for c in columns]
-        found += [f"coalesce(try_cast({c} as double) = {number!r}, false)" for c in columns for number in numbers]
-        tests.append(f"bool_or({' or '.join(found)})")
-    query = f"select {', '.join(tests)} from {replace(file, markers=()).source}"
-    row = connection.execute(query).fetchall()[0] if tests else ()
-    return {marker for marker, occurs in zip(missing, row, strict=True) if occurs}
+def open_csv(path: Path, compression: str | None, folder: Path, options: CsvOptions) -> tuple[CsvFile, list[str]]:
+    """Find out the encoding, the separator and the header of a CSV file; return it, and sentences for the user.
+
+    What DuckDB does not read is decoded into the folder.
+    """
+    encoding, readable, notes = find_encoding(path, compression), path, []
+    if encoding != "utf-8" or compression == "bz2":
+        readable = folder / f"{path.name}.txt"
+        with open_text(path, compression, encoding) as text, readable.open("w", encoding="utf-8", newline="") as out:
+            shutil.copyfileobj(text, out, 2**20)
+    if encoding != "utf-8":
+        notes.append(f"{path} is not in UTF-8, and was read as {encoding}. Save it as UTF-8 if that is wrong.")
+    with open_text(path, compression, encoding) as text:
+        beginning = text.read(2**20)
+    if not beginning:
+        raise TableError(f"{path} cannot be read as CSV: it is empty.")
+    separator, names = find_header(beginning)
+    if not any(names):
+        raise TableError(f"{path} has no header: the first line must name the columns.")
+    refuse_same_names(path, [name for name in names if name])
+    if "" in names:
+        notes.append(
+            f"{path} has a column without a name, like the row numbers that pandas writes, which is left out. Give it "
+            "a name in the file to use it."
+        )
+    return CsvFile(readable, tuple(names), separator, options), notes
 
 
-def describe_failed_cast(connection: duckdb.DuckDBPyConnection, file: CsvFile, options: CsvOptions) -> str:
-    """Say which column of known kind holds text that cannot be converted, and what is needed instead."""
-    for name, (value, kind) in file.known_values(options).items():
-        rows = f"select {value} as value, row_number() over () as row from {file.source}"
-        failed = f"value is not null and try_cast(value as {kind}) is null"
-        found = connection.execute(f"select value, row from ({rows}) where {failed} order by row limit 1").fetchall()
-        if found:
-            text, row = found[0]
-            place = f"(row {row:,} below the header)"
-            what = f"column {name!r} holds {text!r} {place}, where {NAMES_OF_TYPES[kind]} is needed"
-            return f"{what}. Leave the field empty if there is none"
-    raise AssertionError("some text cannot be converted")
-
-
-def find_separator(connection: duckdb.DuckDBPyConnection, path: Path, beginning: str) -> str:
-    """Return the field separator of a CSV file: DuckDB's guess, or else the most frequent one of the header."""
-    import duckdb
-
-    header = beginning.split("\n", 1)[0]
-    try:
-        found = connection.execute(f"select Delimiter from sniff_csv({quote_text(str(path))}, header=true)").fetchall()
-    except duckdb.Error:
-        found = [("",)]
-    if found[0][0] and found[0][0] in header:
-        return str(found[0][0])
-    return max(SEPARATORS, key=header.count)  # the comma, if there is none
+def find_header(beginning: str) -> tuple[str, list[str]]:
+    """Return the field separator and the header: the most fields, if possible as many in the next line."""
+    found = []
+    for separator in SEPARATORS:
+        lines = csv.reader(io.StringIO(beginning, newline=""), delimiter=separator)
+        header, following = next(lines, []), next(lines, [])
+        found.append((len(header) == len(following), len(header), separator, header))
+    *_, separator, header = max(found, key=lambda one: one[:2])
+    return separator, header
 
 
 def find_encoding(path: Path, compression: str | None) -> str:

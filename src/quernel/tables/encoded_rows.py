@@ -1,40 +1,35 @@
-"""Rows of a table, encoded as they are read block by block, and random samples of rows."""
+"""Rows of a table, encoded as they are read block by block, by this process or a Dask cluster; and samples of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quernel.data.passes import read_ahead
-from quernel.data.sources import BLOCK_ROWS, Piece, RowsError, check_piece, split_blocks
+from quernel.data.dask import DaskRows
+from quernel.data.parquet import BlockedRows
+from quernel.data.sources import Piece, check_piece, count_block_rows
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.parquet_table import ParquetTable, RowBatch, RowGroup
 from quernel.tables.read_options import ReadOptions, read_numbers, read_targets
 
-# Number of rows with a target in every strip of every row group, by group and first row of the strip.
-StripSizes: TypeAlias = dict[tuple[RowGroup, int], int]
-# Rows of a group whose targets are counted together. A block of rows has one or more strips.
-STRIP = 4096
+if TYPE_CHECKING:
+    import dask.array as da
+    from distributed import Client
+
+Mask = NDArray[np.bool_]
 # Bounds on the sampled rows of a table larger than memory, and the share of memory for their encoded matrix.
 MIN_SAMPLE, MAX_SAMPLE, MEMORY_SHARE = 1000, 100_000, 0.25
+# Dask: the address of a cluster to be started on this machine, and seconds in which a scheduler must answer.
+LOCAL, TIMEOUT = "local", 5
 
 
-@dataclass(frozen=True)
-class RowBlock:
-    """A block of rows: its start in its row group, rows without a target included, and its rows with a target."""
-
-    group: RowGroup
-    start: int
-    n_rows: int
-
-
-class EncodedRows:
+class EncodedRows(BlockedRows):
     """Rows of a table, encoded as they are read; a `RowSource`. Rows without a target are left out.
 
     Parameters
@@ -42,74 +37,37 @@ class EncodedRows:
     table : ParquetTable
     encoder : TableEncoder
     options : ReadOptions
-    sizes : dict
-        Number of rows with a target in every strip, as in `TargetCounts`.
+    finite : boolean array of shape (n,), which rows have a target
     """
 
-    def __init__(self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, sizes: StripSizes) -> None:
+    def __init__(self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, finite: Mask) -> None:
         self.table, self.encoder, self.options = table, encoder, options
         # Table models have column names in the encoder: as with data in memory, the estimator gets none.
-        self.names, self.n_columns = None, len(encoder.names)
-        self.weighted = options.weights is not None
-        self.size = max(split_blocks(BLOCK_ROWS, self.n_columns)[0].stop // STRIP, 1) * STRIP
-        self.blocks = self._make_blocks(sizes)
-        ends = np.cumsum([0, *(block.n_rows for block in self.blocks)]).tolist()
-        self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
-        self.n_rows = ends[-1]
+        self.names, self.weighted = None, options.weights is not None
+        n_columns = len(encoder.names)
+        size, counts, first = count_block_rows(n_columns), list[tuple[RowGroup, int, int]](), 0
+        for group in table.groups:
+            inside = finite[first : first + group.n_rows]
+            starts = range(0, group.n_rows, size)
+            counts += [(group, start, int(inside[start : start + size].sum())) for start in starts]
+            first += group.n_rows
+        super().__init__(table, counts, n_columns)
 
-    def _make_blocks(self, sizes: StripSizes) -> list[RowBlock]:
-        """Join strips to blocks of `size` rows; those without a target are left out."""
-        joined: StripSizes = {}
-        for (group, start), size in sizes.items():
-            first = start - start % self.size
-            joined[group, first] = joined.get((group, first), 0) + size
-        return [RowBlock(group, start, size) for (group, start), size in joined.items() if size]
-
-    def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
-        return read_ahead(self._read_blocks(blocks, X))
-
-    def place(self, k: int) -> str:
-        """Where block k comes from, for error messages."""
-        return str(self.blocks[k].group)
-
-    def _read_blocks(self, numbers: range, X: bool) -> Generator[Piece, None, None]:
-        wanted = {(self.blocks[k].group, self.blocks[k].start): self.blocks[k].n_rows for k in numbers}
-        firsts = {(self.blocks[k].group, self.blocks[k].start): self.spans[k].start for k in numbers}
-        groups = [group for group, _ in groupby(self.blocks[k].group for k in numbers)]
-        last = self.blocks[numbers[-1]] if len(numbers) else None
+    def _iter_batches(self, groups: Iterable[RowGroup], X: bool) -> Iterator[tuple[RowBatch, NDArray[np.intp]]]:
+        """Yield batches of the rows with a target, and their indices in the file."""
         for batch in self.table.iter_batches(needed_columns(self.encoder, self.options, X), groups, self.size):
-            n_rows = wanted.get((batch.group, batch.start))
-            if n_rows is not None:
-                piece = encode_batch(batch, self.encoder, self.options, firsts[batch.group, batch.start], X)
-                if len(piece.y) != n_rows:
-                    raise RowsError(f"{batch.group} has other rows than before: the file was changed while in use.")
-                yield piece
-            if last is not None and (batch.group, batch.start) == (last.group, last.start):
-                return
+            rows = np.flatnonzero(np.isfinite(read_numbers(batch.table, self.options.target)))
+            table = batch.table if len(rows) == len(batch.table) else batch.table.take(rows)
+            yield batch._replace(table=table), batch.group.first + batch.start + rows
 
-
-def join_pieces(pieces: Sequence[Piece]) -> Piece:
-    """Concatenate pieces."""
-    parts: list[Any] = [None if part[0] is None else np.concatenate(part) for part in zip(*pieces, strict=True)]
-    return Piece(*parts)
+    def _read_piece(self, table: pa.Table, k: int, X: bool, where: Callable[[int], str]) -> Piece:
+        """Return the encoded rows of block k."""
+        return encode_rows(table, self.encoder, self.options, self.spans[k].start, X, where)
 
 
 def needed_columns(encoder: TableEncoder, options: ReadOptions, X: bool) -> list[str]:
     """Return the columns to read: target and weights, with X also the inputs."""
     return list(dict.fromkeys([*(encoder.inputs if X else ()), *options.outputs]))
-
-
-def encode_batch(batch: RowBatch, encoder: TableEncoder, options: ReadOptions, first_row: int, X: bool = True) -> Piece:
-    """Encode a batch, without the rows that have no target; `first_row` counts those that have one before it."""
-    finite = np.isfinite(read_numbers(batch.table, options.target))
-    table = batch.table if finite.all() else batch.table.filter(finite)
-
-    def where(row: int) -> str:
-        place = batch.start + int(np.flatnonzero(finite)[row])
-        return f"{batch.group}, row {place:,} of the group (counted from 0)"
-
-    return encode_rows(table, encoder, options, first_row, X, where)
 
 
 def encode_rows(
@@ -120,11 +78,84 @@ def encode_rows(
     X: bool = True,
     where: Callable[[int], str] = "Row {:,} (counted from 0)".format,
 ) -> Piece:
-    """Encode training rows, which have a target, and check them; `where` describes the place of a row."""
+    """Encode training rows, which have a target, and check them.
+
+    `first_row` is the number of the first one among all training rows, and `where` describes the place of a row.
+    """
     inputs = np.ascontiguousarray(encoder.transform_training(table, first_row)) if X else None
     piece = Piece(inputs, *read_targets(table, options))
     labels = [f"column {name!r}" for name in (*encoder.names, options.target, options.weights)]
     return check_piece(piece, labels, where)
+
+
+def join_pieces(pieces: Iterable[Piece]) -> Piece:
+    """Concatenate pieces."""
+    parts: list[Any] = [None if part[0] is None else np.concatenate(part) for part in zip(*pieces, strict=True)]
+    return Piece(*parts)
+
+
+# A cluster, whose workers read and encode the rows: none is sent to this process, and every worker must see the files
+# under the same paths.
+
+
+@contextmanager
+def connect(address: str) -> Iterator[Client]:
+    """Yield a client of the cluster at this address or, for "local", of one on this machine, closed at the end."""
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise ImportError(
+            "--dask needs Dask, which is not installed. Run: pip install 'dask[array,distributed]'"
+        ) from error
+    if address == LOCAL:
+        with (
+            LocalCluster(host="127.0.0.1", processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
+        return
+    try:
+        client = Client(address, timeout=TIMEOUT)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConnectionError(
+            f"No Dask scheduler answers at {address!r}. Give the address of a running one, such as "
+            f"tcp://127.0.0.1:8786, or {LOCAL!r} to start one here."
+        ) from error
+    with client:
+        yield client
+
+
+def dask_rows(table: ParquetTable, encoder: TableEncoder, options: ReadOptions, finite: Mask) -> DaskRows:
+    """Return the encoded rows as Dask arrays, a chunk for every row group, computed by the workers."""
+    import dask.array as da
+    from dask import delayed
+
+    encode, select = delayed(_encode_group, pure=True), delayed(Piece.__getitem__, pure=True)
+    chunks, first, first_row = [], 0, 0
+    for group in table.groups:
+        inside = finite[first : first + group.n_rows]
+        if size := int(inside.sum()):
+            chunks.append((encode(table.select_group(group), encoder, options, inside, first_row), size))
+        first, first_row = first + group.n_rows, first_row + size
+
+    def concatenate(place: int, *shape: int) -> da.Array:
+        return da.concatenate(
+            [da.from_delayed(select(piece, place), (size, *shape), dtype=float) for piece, size in chunks]
+        )
+
+    weight = None if options.weights is None else concatenate(2)
+    return DaskRows(concatenate(0, len(encoder.names)), concatenate(1), weight)
+
+
+def _encode_group(
+    table: ParquetTable, encoder: TableEncoder, options: ReadOptions, finite: Mask, first_row: int
+) -> Piece:
+    """Encode a table of one row group, whose first row with a target has this number among all; runs on a worker."""
+    rows = table.read(needed_columns(encoder, options, X=True)).filter(finite)
+    return encode_rows(rows, encoder, options, first_row)
+
+
+# Samples
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,17 @@ from quernel.tables.columns import (
 )
 from quernel.tables.frames import Frame, TableError, open_frame, suggest_name
 from quernel.tables.missing_values import Markers, text_markers
-from quernel.tables.traps import describe_tail, find_date_parts, find_leaks
+from quernel.tables.traps import describe_leak, describe_tail, find_date_parts, sampling_step
 
 Array = NDArray[np.floating]
+
+
+class FittedColumn(NamedTuple):
+    """The encoding of a column, or the reason to leave it out; remarks to follow its name; and on the target."""
+
+    column: Column | str
+    remarks: Sequence[str] = ()
+    leaks: Sequence[str] = ()
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -107,37 +115,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self._check_parameters(frame.names)
         targets = None if y is None else _read_targets(y, frame.n_rows)
         weight = None if sample_weight is None else check_weight(sample_weight, frame.n_rows)
-        encodings: dict[str, Column | str] = {}
-        remarks: dict[str, list[str]] = {}
-        fit = partial(self._fit_column, frame, has_target=y is not None)
-        for name in frame.names:
-            encodings[name], remarks[name] = fit(name, keep=name in self.keep)
-        if all(isinstance(column, str) for column in encodings.values()):  # a column that counts is better than none
-            for name in [name for name in frame.names if frame.get(name).kind == "number"]:
-                encodings[name], remarks[name] = fit(name, keep=True)
-        if targets is not None:
-            self._fit_targets(encodings, frame, targets, weight)
-        advice = [find_date_parts(frame.names)]
-        leaks = []
-        if targets is not None and targets.shape[1] == 1:
-            leaks, y = self._find_leaks(encodings, frame, targets[:, 0]), targets[:, 0]
-            advice.append(describe_tail(y))
-        if frame.n_rows == 1 and all(isinstance(column, str) for column in encodings.values()):
+        fit = partial(self._fit_column, frame, targets=targets, weight=weight)
+        found = {name: fit(name, keep=name in self.keep) for name in frame.names}
+        if all(isinstance(one.column, str) for one in found.values()):  # a column that counts is better than none
+            found |= {name: fit(name, keep=True) for name in frame.names if frame.get(name).kind == "number"}
+        if frame.n_rows == 1 and all(isinstance(one.column, str) for one in found.values()):
             raise TableError(
                 "There is one sample only (n_samples=1): columns of one value say nothing. Give more rows."
             )
-        more = [*leaks, *(sentence for sentence in advice if sentence is not None)]
-        return self._store(encodings, remarks, frame.names if frame.named else None, more)
-
-    @classmethod
-    def from_encodings(
-        cls, encodings: Mapping[str, Column | str], remarks: Mapping[str, list[str]], missing: Sequence[str] = ()
-    ) -> TableEncoder:
-        """Return a fitted encoder of columns that were encoded elsewhere, as those of files larger than memory.
-
-        `encodings` has, by column, the encoding or the reason to leave it out, `remarks` what to tell the user.
-        """
-        return cls(missing=tuple(missing))._store(encodings, remarks, list(encodings))
+        tail = describe_tail(targets[:, 0]) if targets is not None and targets.shape[1] == 1 else None
+        advice = [sentence for sentence in (find_date_parts(frame.names), tail) if sentence is not None]
+        return self._store(found, frame.names if frame.named else None, advice)
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:
         """Fit the encoder and encode the training rows, with means of the target over rows of other folds.
@@ -251,49 +239,40 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 if name not in names:
                     raise TableError(f"There is no column {name!r} for {parameter}. {suggest_name(name, names)}")
 
-    def _fit_targets(
-        self, encodings: dict[str, Column | str], frame: Frame, targets: Array, weight: Array | None
-    ) -> None:
-        """Fill in the means of the targets."""
-        folds = row_folds(0, frame.n_rows)
-        for name, column in encodings.items():
-            if isinstance(column, TargetColumn):
-                values = column.read(frame.get(name), self.markers)
-                sums = sum_targets(values, len(column.categories) + 2, targets, weight, folds)
-                encodings[name] = with_target(column, sums)
-
-    def _fit_column(self, frame: Frame, name: str, *, keep: bool, has_target: bool) -> tuple[Column | str, list[str]]:
-        """Return the encoding of a column, or the reason to leave it out, and remarks."""
-        entries = frame.get(name)
+    def _fit_column(
+        self, frame: Frame, name: str, *, targets: Array | None, weight: Array | None, keep: bool
+    ) -> FittedColumn:
+        """Choose the encoding of a column, and learn it."""
+        entries, markers = frame.get(name), self.markers
         kind, reason = encodable_kind(name, entries, name in self.categorical)
         if kind is None:
-            return reason, []
-        stats = compute_stats(entries, kind, self.markers)
-        return choose_encoding(name, kind, stats, keep=keep, has_target=has_target), list_remarks(stats)
+            return FittedColumn(reason)
+        stats = compute_stats(entries, kind, markers)
+        column, remarks = (
+            choose_encoding(name, kind, stats, keep=keep, has_target=targets is not None),
+            list_remarks(stats),
+        )
+        if isinstance(column, str) or targets is None:
+            return FittedColumn(column, remarks)
+        if isinstance(column, TargetColumn):
+            values, folds = column.read(entries, markers), row_folds(0, len(entries))
+            column = with_target(column, sum_targets(values, len(column.categories) + 2, targets, weight, folds))
+        if targets.shape[1] > 1:
+            return FittedColumn(column, remarks)
+        step = sampling_step(len(entries))
+        with np.errstate(over="ignore", invalid="ignore"):  # targets out of range are refused by estimators
+            leaks = describe_leak(name, column.read(entries.every(step), markers), targets[::step, 0])
+        return FittedColumn(column, remarks, leaks)
 
-    def _find_leaks(self, encodings: Mapping[str, Column | str], frame: Frame, y: Array) -> list[str]:
-        """Return sentences on columns that tell the target."""
-        columns = [column for column in encodings.values() if not isinstance(column, str)]
-        return find_leaks({column.name: column.read(frame.get(column.name), self.markers) for column in columns}, y)
-
-    def _store(
-        self,
-        encodings: Mapping[str, Column | str],
-        remarks: Mapping[str, list[str]],
-        names: list[str] | None,
-        more: Sequence[str] = (),
-    ) -> Self:
-        """Set all fitted attributes; `names` are those of the columns, None if they have none of their own.
-
-        `more` are further notes.
-        """
+    def _store(self, found: Mapping[str, FittedColumn], names: list[str] | None, advice: Sequence[str]) -> Self:
+        """Set all fitted attributes; `names` are those of the columns, None if they have none of their own."""
         notes, dropped = [], {}
-        for name, column in encodings.items():
+        for name, (column, remarks, _) in found.items():
             if isinstance(column, str):
                 dropped[name] = column
-                notes.append(f"Column {name!r} is left out: {'. It '.join([column, *remarks.get(name, ())])}.")
+                notes.append(f"Column {name!r} is left out: {'. It '.join([column, *remarks])}.")
                 continue
-            notes += [f"Column {name!r} {remark}." for remark in remarks.get(name, ())]
+            notes += [f"Column {name!r} {remark}." for remark in remarks]
             if isinstance(column, TargetColumn):
                 notes.append(
                     f"Column {name!r} has {len(column.categories):,} categories: means of the target stand for them."
@@ -303,12 +282,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                     f"Column {name!r} has more than {OPTIONS.max_categories} categories: all but the "
                     f"{OPTIONS.max_categories} most frequent count as one."
                 )
-        columns = tuple(column for column in encodings.values() if not isinstance(column, str))
+        columns = tuple(one.column for one in found.values() if not isinstance(one.column, str))
         if not columns:
-            reason = " ".join(notes) if notes else "There is none besides the target."
-            raise TableError(f"The table has no usable input column. {reason}")
-        self.columns_, self.notes_, self.dropped_ = columns, (*notes, *more), dropped
-        self.n_features_in_ = len(encodings)
+            raise TableError(f"The table has no usable input column. {' '.join(notes)}")
+        leaks = [leak for one in found.values() for leak in one.leaks]
+        self.columns_, self.notes_, self.dropped_ = columns, (*notes, *leaks, *advice), dropped
+        self.n_features_in_ = len(found)
         self.__dict__.pop("feature_names_in_", None)
         if names is not None:
             self.feature_names_in_: NDArray[np.object_] = np.array(names, dtype=object)

@@ -1,8 +1,8 @@
 """Data files as tables: CSV, Parquet, Arrow, databases of DuckDB and SQLite, and queries over them, by DuckDB.
 
 Parquet files are read in place. Everything else is first copied to temporary Parquet files, of which every pass is
-quick and has the same rows in the same order. DuckDB finds out the separator, the types and the compression of CSV
-files; nothing is fetched from the network, and a query can read the files that it names, but write nothing.
+quick and has the same rows in the same order. Nothing is fetched from the network, and a query can read the files that
+it names, but write nothing.
 """
 
 from __future__ import annotations
@@ -24,32 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quernel._files import as_size, remove_leftovers, temporary_folder
-from quernel.data.parquet import check_stamp, read_stamp
-from quernel.tables.csv_files import (
-    INFER_TYPES,
-    SNIFFED_ROWS,
-    CsvFile,
-    CsvOptions,
-    describe_failed_cast,
-    find_encoding,
-    find_markers,
-    find_separator,
-    infer_types,
-    open_text,
-    quote_list,
-    quote_name,
-    quote_text,
-)
+from quernel.data.parquet import list_files
+from quernel.data.sources import check_stamp, read_stamp
+from quernel.tables import csv_files
+from quernel.tables.csv_files import INFER_TYPES, CsvOptions, open_csv, quote_list, quote_name, quote_text
 from quernel.tables.frames import TableError
-from quernel.tables.missing_values import text_markers
-from quernel.tables.parquet_table import (
-    ColumnFilter,
-    ParquetTable,
-    any_column,
-    open_parquet,
-    refuse_same_names,
-    without_view,
-)
+from quernel.tables.parquet_table import ColumnFilter, ParquetTable, any_column, open_parquet, without_view
 
 if TYPE_CHECKING:
     import duckdb
@@ -99,17 +79,14 @@ def file_format(path: Path) -> tuple[str, ...]:
 
 def find_files(data: Path) -> list[Path]:
     """Return the file itself, or all data files of a folder or pattern, sorted by name."""
-    if data.is_dir():
-        found = sorted(path for path in data.rglob("*") if path.is_file() and is_data_file(path))
-        if not found:
-            raise TableError(f"The folder {data} has no CSV, Parquet or Arrow files.")
-    elif glob.has_magic(str(data)) and not data.exists():
-        found = sorted(Path(path) for path in glob.glob(str(data), recursive=True) if Path(path).is_file())
-        if not found:
-            raise TableError(f"No file was found for the pattern {data}.")
-    else:
-        return [data]
-    formats = {file_format(path): path for path in reversed(found)}
+    found = [Path(path) for path in list_files(str(data), is_data_file)]
+    if not found:
+        raise TableError(
+            f"The folder {data} has no CSV, Parquet or Arrow files."
+            if data.is_dir()
+            else f"No file was found for the pattern {data}."
+        )
+    formats = {file_format(path): path for path in reversed(found)} if len(found) > 1 else {}
     if len(formats) > 1:
         one, other, *_ = formats.values()
         raise TableError(f"{data} has files of different formats, such as {one} and {other}. Choose some by a pattern.")
@@ -173,7 +150,7 @@ def open_table(
     remove_leftovers()
     with temporary_folder() as folder, closing(connect(folder)) as connection:
         _check_disk([Path(path) for path in stamps], folder)
-        copies = Copies(connection, folder, options, unused={*options.missing} if options.kinds is None else set())
+        copies = Copies(connection, folder, options, needed if query is None else any_column)
         if query is not None:
             copies.copy_query(query, data, files, needed)
         else:
@@ -182,11 +159,7 @@ def open_table(
         for name, stamp in stamps.items():
             check_stamp(name, stamp)
         table = open_parquet([Path(copy) for copy in copies.labels], copies.labels, needed)
-        unused = [
-            f"The --missing marker {text!r} occurs in no field of {data}: check its spelling."
-            for text in sorted(copies.unused)
-        ]
-        yield replace(table, notes=(*copies.notes, *unused))
+        yield replace(table, notes=tuple(copies.notes))
 
 
 def read_table(data: Path, options: CsvOptions = INFER_TYPES, needed: ColumnFilter = any_column) -> pa.Table:
@@ -220,17 +193,17 @@ class Copies:
     connection : DuckDB
     folder : where the copies are
     options : how CSV files are read
+    needed : whether a column of a CSV file is read
     labels : by path of a copy, the name of its source in messages
     notes : sentences for the user
-    unused : missing-value markers that were found in no CSV file so far, usually typos
     """
 
     connection: duckdb.DuckDBPyConnection
     folder: Path
     options: CsvOptions
+    needed: ColumnFilter
     labels: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    unused: set[str] = field(default_factory=set)
 
     def copy_file(self, path: Path) -> Path:
         """Copy a file that is not Parquet, and return the copy."""
@@ -279,11 +252,16 @@ class Copies:
         paths = quote_list([*map(str, copies)])
         self.connection.execute(f"create view data as select * from read_parquet({paths}, union_by_name=true)")
 
-    def _copy(self, query: str, path: Path | str) -> Path:
+    def _add(self, path: Path | str) -> Path:
+        """Return the name of a new copy of what this names."""
         copy = self.folder / f"{len(self.labels):06}.parquet"
+        self.labels[str(copy)] = str(path)
+        return copy
+
+    def _copy(self, query: str, path: Path | str) -> Path:
+        copy = self._add(path)
         target = f"{quote_text(str(copy))} (format parquet, row_group_size {GROUP_ROWS})"
         self.connection.execute(f"copy ({query}) to {target}")
-        self.labels[str(copy)] = str(path)
         return copy
 
     def _attach(self, path: Path) -> None:
@@ -294,54 +272,17 @@ class Copies:
         """Copy a CSV file, with types inferred from its first rows or, if others do not fit these, from all."""
         import duckdb
 
-        file = self._open_csv(path)
-        if self.options.kinds is not None:
-            try:
-                return self._copy(file.select(file.known_columns(self.options)), path)
-            except duckdb.ConversionException as error:
-                raise TableError(
-                    f"{path} cannot be read: {describe_failed_cast(self.connection, file, self.options)}."
-                ) from error
-        self.unused.difference_update(find_markers(self.connection, file, sorted(self.unused)))
-        types = infer_types(self.connection, file, SNIFFED_ROWS)
-        if "NULL" not in types:
+        file, notes = open_csv(path, split_extension(path)[1], self.folder, self.options)
+        self.notes.extend(notes)
+        types = file.infer_types(self.connection, self.needed, csv_files.SNIFFED_ROWS)
+        if "NULL" not in types.values():
             with suppress(duckdb.ConversionException):
-                return self._copy(file.select(file.inferred_columns(types, self.options)), path)
-        types = infer_types(self.connection, file, None)
-        return self._copy(file.select(file.inferred_columns(types, self.options)), path)
-
-    def _open_csv(self, path: Path) -> CsvFile:
-        """Find out the encoding, the separator and the header of a CSV file."""
-        ending, compression = split_extension(path)
-        encoding, readable = find_encoding(path, compression), path
-        if encoding != "utf-8" or compression == "bz2":  # which DuckDB does not read
-            readable = self.folder / f"text{len(self.labels)}{ending}"
-            with (
-                open_text(path, compression, encoding) as text,
-                readable.open("w", encoding="utf-8", newline="") as out,
-            ):
-                shutil.copyfileobj(text, out, 2**20)
-        if encoding != "utf-8":
-            self.notes.append(f"{path} is not in UTF-8, and was read as {encoding}. Save it as UTF-8 if that is wrong.")
-        with open_text(path, compression, encoding) as text:
-            beginning = text.read(2**20)
-        if not beginning:
-            raise TableError(f"{path} cannot be read as CSV: it is empty.")
-        separator = find_separator(self.connection, readable, beginning)
-        names = next(csv.reader(io.StringIO(beginning, newline=""), delimiter=separator), [])
-        if not any(names):
-            raise TableError(f"{path} has no header: the first line must name the columns.")
-        refuse_same_names(path, [name for name in names if name])
-        if "" in names and self.options.kinds is None:
-            self.notes.append(
-                f"{path} has a column without a name, like the row numbers that pandas writes, which is left out. Give "
-                "it a name in the file to use it."
-            )
-        markers = text_markers(self.options.missing) if self.options.kinds is None else ()
-        return CsvFile(readable, tuple(names), separator, markers)
+                return self._copy(file.select(types), path)
+            self.labels.popitem()
+        return self._copy(file.select(file.infer_types(self.connection, self.needed, None)), path)
 
     def _copy_arrow(self, path: Path) -> Path:
-        copy = self.folder / f"{len(self.labels):06}.parquet"
+        copy = self._add(path)
         with explain_errors(path, "Arrow"), pa.OSFile(str(path)) as file:
             try:
                 reader = pa.ipc.open_file(file)
@@ -351,12 +292,11 @@ class Copies:
                 reader = pa.ipc.open_stream(file)
                 pieces = iter(reader)
             _write_parquet(copy, reader.schema, pieces)
-        self.labels[str(copy)] = str(path)
         return copy
 
     def _copy_sqlite(self, path: Path, query: str | None) -> Path:
         """Copy the only table of a SQLite database, or the rows of a query, by Python's own module."""
-        copy = self.folder / f"{len(self.labels):06}.parquet"
+        copy = self._add(path)
         with (
             explain_errors(path if query is None else "The query", "a database" if query is None else "SQL"),
             closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database,
@@ -369,7 +309,6 @@ class Copies:
             names = [one[0] for one in database.execute(f"select * from ({query}) limit 0").description]
             schema = pa.schema([(name, _sqlite_type(database, query, name)) for name in names])
             _write_parquet(copy, schema, _sqlite_batches(database, query, schema))
-        self.labels[str(copy)] = str(path)
         return copy
 
 
@@ -397,14 +336,14 @@ def _check_select(query: str) -> None:
 
 def _write_parquet(copy: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     """Write batches to a Parquet file; columns of a type that it cannot store become a placeholder."""
-    fields = [one.with_type(_parquet_type(without_view(one.type))) for one in schema]
-    with pq.ParquetWriter(str(copy), pa.schema(fields)) as writer:
+    stored = pa.schema([one.with_type(_parquet_type(without_view(one.type))) for one in schema])
+    with pq.ParquetWriter(str(copy), stored) as writer:
         for batch in batches:
             columns = [
                 column if column.type == one.type else pa.nulls(len(batch), one.type)
-                for column, one in zip(map(_plain_text, batch.columns), fields, strict=True)
+                for column, one in zip(map(_plain_text, batch.columns), stored, strict=True)
             ]
-            writer.write_table(pa.table(columns, schema=pa.schema(fields)), row_group_size=GROUP_ROWS)
+            writer.write_table(pa.table(columns, schema=stored), row_group_size=GROUP_ROWS)
 
 
 def _plain_text(column: pa.Array) -> pa.Array:

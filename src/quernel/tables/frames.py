@@ -71,6 +71,10 @@ class Entries:
         """The values as a narwhals series, None for an array."""
         return None if isinstance(self.values, np.ndarray) else self.values
 
+    def every(self, step: int) -> Entries:
+        """Return the first of every `step` entries."""
+        return Entries(self.values[::step] if self.series is None else self.values.gather_every(step))
+
 
 class Frame:
     """Access to the columns of a table.
@@ -81,14 +85,19 @@ class Frame:
     read : function from a name to the column
     n_rows : number of rows
     named : whether the names are the table's own
+    stored : whether columns are kept once they have been read; not those of files larger than memory
     """
 
-    def __init__(self, names: list[str], read: Callable[[str], Any], n_rows: int, *, named: bool) -> None:
+    def __init__(
+        self, names: list[str], read: Callable[[str], Any], n_rows: int, *, named: bool = True, stored: bool = True
+    ) -> None:
         self.names, self.n_rows, self.named = names, n_rows, named
-        self._read, self._columns = read, dict[str, Entries]()
+        self._read, self._stored, self._columns = read, stored, dict[str, Entries]()
 
     def get(self, name: str) -> Entries:
-        """Return a column, which is read once."""
+        """Return a column."""
+        if not self._stored:
+            return as_entries(self._read(name))
         if name not in self._columns:
             self._columns[name] = as_entries(self._read(name))
         return self._columns[name]
@@ -118,7 +127,7 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
         labels = list(table.columns)
     if needed and hasattr(table, "iloc") and len(table) <= FEW_ROWS and all(isinstance(label, str) for label in labels):
         places, matrix = {label: j for j, label in enumerate(labels)}, table.to_numpy(dtype=object)
-        return Frame(labels, lambda name: matrix[:, places[name]], len(matrix), named=True)
+        return Frame(labels, lambda name: matrix[:, places[name]], len(matrix))
     try:
         frame = nw.from_native(table)
     except TypeError as error:
@@ -130,7 +139,7 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
             f"{{'size': [1, 2]}}; got {type(table).__name__}."
         ) from error
     if all(isinstance(label, str) for label in labels):
-        return Frame(frame.columns, frame.get_column, len(frame), named=True)
+        return Frame(frame.columns, frame.get_column, len(frame))
     positions = dict(zip(numbered_names(len(labels)), labels, strict=True))  # numbers of columns are no names
     return Frame(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
 
@@ -156,7 +165,7 @@ def _open_dict(table: dict[str, Any]) -> Frame:
     lengths = {len(values) for values in table.values()}
     if len(lengths) > 1:
         raise TableError("The columns of the dict have different lengths. Give one value per row.")
-    return Frame(list(table), table.__getitem__, max(lengths, default=0), named=True)
+    return Frame(list(table), table.__getitem__, max(lengths, default=0))
 
 
 def as_entries(values: Any) -> Entries:
@@ -331,7 +340,7 @@ def to_numbers(entries: Entries) -> Array:
     if values.dtype.kind == "m":
         return _to_microseconds(values, "timedelta64[us]") / 1e6
     if values.dtype.kind != "O":
-        return values.astype(float)
+        return values.astype(float, copy=False)
     return np.array([np.nan if is_missing(value) else _to_float(value) for value in values.tolist()], dtype=float)
 
 
@@ -375,10 +384,9 @@ def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
     series = entries.series
     if series is not None and len(series) > FEW:
         if series.implementation.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
-            text = series.cast(nw.String).to_native().cast("large_string").combine_chunks()
-            encoded = text.dictionary_encode()
-            index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-            return encoded.dictionary.to_pylist(), index.astype(np.intp)
+            chunks = series.cast(nw.String).to_native().dictionary_encode().chunks  # with one dictionary for all
+            index = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks]
+            return chunks[0].dictionary.to_pylist(), np.concatenate(index).astype(np.intp)
         if series.implementation.is_pandas():
             index, labels = series.to_native().factorize()
             return _merge_labels([label_text(label) for label in labels], np.asarray(index, dtype=np.intp))
@@ -408,7 +416,7 @@ def label_text(value: Any) -> str:
 
 def parse_number(text: str) -> float | None:
     """Return the number that text stands for, None if it is none."""
-    if NUMBER.fullmatch(text.strip()):
+    if NUMBER.fullmatch(text.strip()) or text.strip("+- ").lower() in ("inf", "infinity"):
         return float(text)
     return float(int(text, 16)) if HEXADECIMAL.fullmatch(text) else None
 

@@ -1,22 +1,17 @@
-"""ParquetTable: one table in one or many Parquet files, read row group by row group, in a fixed order."""
+"""ParquetTable: one table in one or many Parquet files, whose columns have the same types in all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 
-from quernel.data.parquet import Stamp, check_stamp, explain_errors, open_file, read_footer
-from quernel.data.sources import BLOCK_ROWS, RowsError
+from quernel.data.parquet import ParquetFiles, RowBatch, RowGroup
 from quernel.tables.frames import TableError, column_kind
 
 ColumnFilter = Callable[[str], bool]
-# Rows of a batch.
-BATCH_ROWS = BLOCK_ROWS
 REMEDY = "Files must have the same columns."
 
 
@@ -25,82 +20,20 @@ def any_column(_: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class RowGroup:
-    """A row group of a Parquet file.
-
-    Attributes
-    ----------
-    path, number : the file, and the index of the group in it
-    n_rows : number of rows, at least 1
-    first : index of the first row among the rows of all files
-    label : name of the file in messages, if that is not its path
-    """
-
-    path: str
-    number: int
-    n_rows: int
-    first: int = 0
-    label: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.label or self.path}, row group {self.number}"
-
-
-class RowBatch(NamedTuple):
-    """Consecutive rows of a group as an Arrow table, and the index of the first in the group."""
-
-    group: RowGroup
-    start: int
-    table: pa.Table
-
-
 @dataclass(frozen=True, eq=False)
-class ParquetTable:
-    """A table of Parquet files, of which only a batch is in memory at a time.
+class ParquetTable(ParquetFiles):
+    """A table of Parquet files, with their common Arrow schema, and sentences for the user."""
 
-    Attributes
-    ----------
-    groups : row groups that have rows, in the order of the files
-    schema : common Arrow schema of the files
-    n_bytes : uncompressed size of all values
-    stamps : by path, what tells that a file was changed between two passes
-    notes : sentences for the user
-    """
-
-    groups: tuple[RowGroup, ...]
-    schema: pa.Schema
-    n_bytes: int
-    stamps: Mapping[str, Stamp]
+    schema: pa.Schema = None
     notes: tuple[str, ...] = ()
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows of all files."""
-        return sum(group.n_rows for group in self.groups)
-
-    def select_group(self, group: RowGroup) -> ParquetTable:
-        """Return the table of one row group."""
-        return replace(self, groups=(group,))
-
     def iter_batches(
-        self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None, size: int | None = None
+        self, columns: Sequence[str], groups: Iterable[RowGroup] | None = None, size: int | None = None
     ) -> Generator[RowBatch, None, None]:
-        """Yield the rows of these groups (None: all), `size` at a time; each file is opened once."""
-        schema, size = pa.schema([self.schema.field(name) for name in columns]), size or BATCH_ROWS
-        for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
-            with open_file(path) as file:
-                check_stamp(path, self.stamps[path])
-                for group in some:
-                    with explain_errors(str(group)):
-                        batches = file.iter_batches(size, [group.number], list(columns), use_threads=False)
-                    for start in range(0, group.n_rows, size):
-                        with explain_errors(str(group)):
-                            batch = next(batches, None)
-                        if batch is None or len(batch) != min(size, group.n_rows - start):
-                            raise RowsError(f"{group} has other rows than before: the file was changed while in use.")
-                        yield RowBatch(group, start, cast_to_schema(batch, schema, str(group)))
-                check_stamp(path, self.stamps[path])
+        """Yield the rows of these groups (None: all), `size` at a time, with the types of the schema."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        for batch in super().iter_batches(columns, groups, size):
+            yield batch._replace(table=cast_to_schema(batch.table, schema, str(batch.group)))
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read all rows of these columns (None: all)."""
@@ -122,27 +55,11 @@ def open_parquet(
     needed : callable
         Whether a column is used; files may differ in the types of others.
     """
-    labels = labels or {}
-    footers = [read_footer(str(path)) for path in files]
-    for path, one in zip(files, footers, strict=True):
-        refuse_same_names(labels.get(str(path), path), one.schema.names)
-    sizes = [
-        (str(path), number, n_rows)
-        for path, one in zip(files, footers, strict=True)
-        for number, n_rows in enumerate(one.sizes)
-        if n_rows
-    ]
-    firsts = accumulate((n_rows for *_, n_rows in sizes), initial=0)
-    groups = tuple(RowGroup(*size, first, labels.get(size[0], "")) for size, first in zip(sizes, firsts, strict=False))
-    named = (labels.get(str(path), str(path)) for path in files)
-    schema = unify_schema(zip(named, (one.schema for one in footers), strict=True), needed)
-    stamps = {str(path): one.stamp for path, one in zip(files, footers, strict=True)}
-    return ParquetTable(groups, schema, sum(map(_uncompressed_bytes, map(str, files))), stamps)
-
-
-def _uncompressed_bytes(path: str) -> int:
-    with open_file(path) as file, explain_errors(path):
-        return sum(file.metadata.row_group(g).total_byte_size for g in range(file.metadata.num_row_groups))
+    found, labels = ParquetFiles.from_paths([*map(str, files)], labels=labels), labels or {}
+    schemas = {labels.get(path, path): schema for path, schema in found.schemas.items()}
+    for path, schema in schemas.items():
+        refuse_same_names(path, schema.names)
+    return ParquetTable(**vars(found), schema=unify_schema(schemas.items(), needed))
 
 
 # Schemas

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,24 +38,25 @@ PARTS = {"year": ("year", "yr", "yyyy"), "month": ("month", "mnth", "mon", "mm")
          "hour": ("hour", "hr", "hh")}  # fmt: skip
 
 
-def find_leaks(columns: Mapping[str, NDArray[np.generic]], y: Array) -> list[str]:
-    """Return a sentence for each column that equals the target, or predicts it alone.
+def sampling_step(n_rows: int) -> int:
+    """Return how many rows there are for each one that is looked at for columns that tell the target."""
+    return max(-(-n_rows // OPTIONS.max_rows), 1)
 
-    Columns are numbers, or integer codes of categories; y has shape (n,).
+
+def describe_leak(name: str, values: NDArray[np.generic], y: Array) -> list[str]:
+    """Return a sentence if a column equals the target, or predicts it alone.
+
+    Values are numbers, or integer codes of categories, of every `sampling_step`-th row, as is y, shape (m,).
     """
     if len(y) < OPTIONS.min_rows or not np.ptp(y) > 0:
         return []
-    step = -(-len(y) // OPTIONS.max_rows)
-    notes = []
-    for name, values in columns.items():
-        if values.dtype.kind == "f" and np.array_equal(values, y):
-            notes.append(f"Column {name!r} equals the target. Leave it out, unless new rows have it, too.")
-        elif explained_share(values[::step], y[::step]) > OPTIONS.explained:
-            notes.append(
-                f"Column {name!r} predicts the target almost alone: is it known before the target is? If not, leave it "
-                "out."
-            )
-    return notes
+    if values.dtype.kind == "f" and np.array_equal(values, y):
+        return [f"Column {name!r} equals the target. Leave it out, unless new rows have it, too."]
+    if explained_share(values, y) <= OPTIONS.explained:
+        return []
+    return [
+        f"Column {name!r} predicts the target almost alone: is it known before the target is? If not, leave it out."
+    ]
 
 
 def explained_share(values: NDArray[np.generic], y: Array) -> float:
@@ -118,7 +119,8 @@ def find_numeric_traps(frame: Frame, y: Array) -> list[str]:
         for name in counting
         if is_identifier(name, compute_stats(frame.get(name), "number", Markers()))  # type: ignore[arg-type]
     ]
-    return [*notes, *find_leaks(numbers, y)]
+    step = sampling_step(len(y))
+    return notes + [note for name, column in numbers.items() for note in describe_leak(name, column[::step], y[::step])]
 
 
 def _begins_different(column: NDArray[np.generic]) -> bool:
