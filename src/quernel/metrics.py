@@ -8,22 +8,31 @@
 `crossing_rate`    share of rows whose quantiles are not in order             0 is best
 =================  =========================================================  ==========================
 
+`make_scorer` makes scorers of them for cross-validation and grid searches of scikit-learn.
+
 As in `sklearn.metrics`, the arguments are ``y_true, y_pred`` and an optional ``sample_weight``. The scores that take
 weights are weighted means over rows, ``sum_i w_i s_i / sum_i w_i``. Levels run along the columns: a scalar level goes
 with predictions of shape (n,), a sequence of q levels with (n, q), also for q = 1.
 """
 
+import inspect
 from collections.abc import Sequence
-from typing import TypeAlias, overload
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel._validation import check_weight_sum
 
-__all__ = ["coverage", "crossing_rate", "crps", "interval_score", "pinball_loss"]
+__all__ = ["coverage", "crossing_rate", "crps", "interval_score", "make_scorer", "pinball_loss"]
 
 Floats: TypeAlias = NDArray[np.float64]
+
+SCORERS = ("pinball", "crps", "interval_score", "coverage")
+# Levels of the scorer "crps" for models that predict any level.
+CRPS_LEVELS = tuple((np.arange(1, 100) / 100).tolist())
 
 
 @overload
@@ -190,6 +199,131 @@ def crossing_rate(y_pred: ArrayLike, *, tolerance: float = 0.0) -> float:
     if not tolerance >= 0:
         raise ValueError(f"tolerance must be 0 or more; got {tolerance!r}. Give the decrease that you forgive.")
     return float(np.mean(np.any(curves[:, 1:] < curves[:, :-1] - tolerance, axis=1)))
+
+
+@dataclass(frozen=True)
+class QuantileScorer:
+    """Scorer of a fitted model of quantiles, for `scoring` of scikit-learn; see `make_scorer`."""
+
+    name: str
+    quantiles: float | tuple[float, ...] | None = None
+    nominal: float = 0.9
+
+    def __call__(self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Score of a model on these rows; higher is better."""
+        y = np.asarray(y, dtype=np.float64)
+        estimator = getattr(estimator, "best_estimator_", estimator)  # searches pass on nothing but X
+        if self.name in ("interval_score", "coverage"):
+            lower, upper = _predict_interval(estimator, X, self.nominal).T
+            if self.name == "coverage":
+                return -abs(coverage(y, lower, upper, sample_weight=sample_weight) - self.nominal)
+            return -interval_score(y, lower, upper, self.nominal, sample_weight=sample_weight)
+        levels = self._find_levels(estimator)
+        curves = _predict_quantiles(estimator, X, levels)
+        if self.name == "crps":
+            return -crps(y, curves, levels, sample_weight=sample_weight)
+        return -float(np.mean(pinball_loss(y, curves, levels, sample_weight=sample_weight)))
+
+    def _find_levels(self, estimator: Any) -> Floats:
+        """The levels to predict, ascending: those given, or those of the model."""
+        wanted: Any = self.quantiles
+        if wanted is None:
+            inner = _unwrap(estimator)
+            wanted = getattr(inner, "quantiles_", 0.5)
+            if self.name == "crps" and (hasattr(inner, "parts_") or not hasattr(inner, "quantiles_")):
+                widest = getattr(inner, "coverage_", 1.0) + 1e-9  # calibration rows may be too few for more
+                wanted = [level for level in CRPS_LEVELS if abs(2 * level - 1) <= widest]
+        return np.unique(np.atleast_1d(_levels(wanted)))
+
+
+def make_scorer(
+    name: str, *, quantiles: float | Sequence[float] | None = None, coverage: float = 0.9
+) -> QuantileScorer:
+    """Scorer for cross-validation of models of quantiles; higher is better, as scikit-learn has it.
+
+    Parameters
+    ----------
+    name : {"pinball", "crps", "interval_score", "coverage"}
+        "pinball" is minus the mean pinball loss over the levels, "crps" minus the continuous ranked probability score,
+        "interval_score" minus the interval score, and "coverage" minus the distance of the observed coverage from the
+        nominal one: 0 is best, and -0.03 is off by three points, in either direction.
+    quantiles : level, sequence of levels or None
+        Levels of "pinball" and "crps". None is those of the model, or the median of one that has none; for "crps" of
+        models that predict any level, 0.01, ..., 0.99, as far as calibrated intervals reach.
+    coverage : float, default=0.9
+        Nominal coverage of the central intervals of "interval_score" and "coverage".
+
+    Returns
+    -------
+    callable (estimator, X, y, sample_weight=None) -> float, for `scoring` of `cross_val_score`, `GridSearchCV` and the
+    like. The estimator is any of quernel's models of quantiles, alone, in a pipeline or in a search, or another one
+    with ``predict(X, quantiles=...)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from quernel import KernelQuantileRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(size=(200, 1))
+    >>> model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=20, random_state=0)
+    >>> scorer = make_scorer("interval_score", coverage=0.8)
+    >>> bool(np.all(cross_val_score(model, X, X[:, 0] + rng.normal(size=200), scoring=scorer) < -2))
+    True
+    """
+    if name not in SCORERS:
+        close = get_close_matches(str(name), SCORERS, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"There is no scorer {name!r}; choose one of {', '.join(map(repr, SCORERS))}.{hint}")
+    if not (np.ndim(coverage) == 0 and 0 < coverage < 1):
+        raise ValueError(f"coverage must be one number strictly between 0 and 1; got {coverage!r}. Use 0.9 for 90 %.")
+    levels = None if quantiles is None else tuple(np.atleast_1d(_levels(quantiles)).tolist())
+    if levels is not None and name in ("interval_score", "coverage"):
+        raise ValueError(f"The scorer {name!r} is of intervals: give coverage, not quantiles.")
+    return QuantileScorer(name, levels, float(coverage))
+
+
+def _unwrap(estimator: Any) -> Any:
+    """The model inside pipelines and frozen estimators."""
+    while True:
+        if hasattr(estimator, "steps"):
+            estimator = estimator.steps[-1][1]
+        elif hasattr(estimator, "estimator") and not hasattr(estimator, "estimators_"):  # a FrozenEstimator
+            estimator = estimator.estimator
+        else:
+            return estimator
+
+
+def _takes_quantiles(estimator: Any) -> bool:
+    """Whether `predict` has a parameter `quantiles`; that of the model inside, if it passes on what it is given."""
+    predict = getattr(_unwrap(estimator), "predict", None)
+    return predict is not None and "quantiles" in inspect.signature(predict).parameters
+
+
+def _predict_quantiles(estimator: Any, X: Any, levels: Floats) -> Floats:
+    """Quantiles at these levels, (n, q); a model of intervals alone gives their bounds, and its median."""
+    if _takes_quantiles(estimator):
+        return np.asarray(estimator.predict(X, quantiles=levels.tolist()), dtype=np.float64).reshape(-1, len(levels))
+    if not hasattr(estimator, "predict_interval"):
+        raise ValueError(
+            f"{type(_unwrap(estimator)).__name__} predicts no quantiles: this scorer needs predict(X, quantiles=...) "
+            "or predict_interval(X, coverage=...)."
+        )
+    curves = [
+        np.asarray(estimator.predict(X), dtype=np.float64)
+        if level == 0.5
+        else _predict_interval(estimator, X, round(abs(1 - 2 * level), 12))[:, int(level > 0.5)]
+        for level in levels.tolist()
+    ]
+    return np.column_stack(curves)
+
+
+def _predict_interval(estimator: Any, X: Any, nominal: float) -> Floats:
+    """Central intervals of a nominal coverage, (n, 2)."""
+    if hasattr(estimator, "predict_interval"):
+        return np.asarray(estimator.predict_interval(X, coverage=nominal), dtype=np.float64)
+    tail = round((1 - nominal) / 2, 12)
+    return _predict_quantiles(estimator, X, np.array([tail, 1 - tail]))
 
 
 def _pinball(

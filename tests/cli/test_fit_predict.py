@@ -739,6 +739,7 @@ def test_the_logarithm_is_recommended_for_positive_targets_with_a_long_tail(tmp_
     a = rng.random(200)
     targets = {
         "long": np.exp(rng.standard_normal(200)),
+        "longer": np.exp(np.exp(rng.standard_normal(200))),
         "even": 5 + rng.random(200),
         "signed": rng.standard_cauchy(200),
     }
@@ -746,6 +747,7 @@ def test_the_logarithm_is_recommended_for_positive_targets_with_a_long_tail(tmp_
     for target, more, recommended in (
         ("long", (), True),
         ("long", ("--log-target",), False),
+        ("longer", ("--log-target",), False),  # whose logarithm has a long tail, too
         ("even", (), False),
         ("signed", (), False),
     ):

@@ -80,7 +80,9 @@ def test_errors_name_options_instead_of_parameters(message, translated):
     ("options", "estimator"), [(FitOptions, KernelQuantileRegressor), (SearchOptions, KernelQuantileRegressorCV)]
 )
 def test_every_parameter_that_an_option_sets_is_translated(options, estimator):
-    made = options().make_estimator(TrainingOptions())
+    given = options(components="9", tol=1e-3)
+    made = given.make_estimator(*(["kernel"] if options is FitOptions else []), TrainingOptions())
     assert isinstance(made, estimator)
+    assert (made.n_components, made.tol, made.sampling) == (9, 1e-3, estimator().sampling)
     assert {one.name for one in fields(options)} & set(made.get_params()) <= set(PARAMETERS)
-    assert {"n_components", "tol", "max_seconds"} <= set(options().estimator_params()) & set(PARAMETERS)
+    assert {"n_components", "tol", "max_seconds"} <= set(given.kernel_params()) & set(PARAMETERS)

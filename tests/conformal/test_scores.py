@@ -14,7 +14,7 @@ LEVELS = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.975", "0.99", "0.07"]
 def scores_of(below, above, model=None, weight=None):
     n = len(above)
     model = np.zeros(n, dtype=int) if model is None else model
-    return Scores(np.asarray(below), np.asarray(above), model, np.ones(n) if weight is None else weight)
+    return Scores(np.asarray(below), np.asarray(above), model, np.ones(n) if weight is None else weight, np.ones(n))
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -55,14 +55,19 @@ def test_the_interval_as_fitted(model, new):
 
 
 @pytest.mark.parametrize("log_target", [False, True])
-def test_a_calibrated_interval_has_one_coverage(new, log_target):
+def test_a_calibrated_interval_has_any_coverage(new, log_target):
     model = made(log_target=log_target, conformal=True)
     ends = model.interval.predict_interval(model.encoder.transform(new))
     expected = np.exp(ends) if log_target else ends
     np.testing.assert_array_equal(model.predict_interval(new), expected)
     np.testing.assert_array_equal(model.predict_interval(new, coverage=0.8), expected)
-    with pytest.raises(ValueError, match=r"calibrated for a coverage of 0.8; got 0.9"):
-        model.predict_interval(new, coverage=0.9)
+    ends = model.interval.predict_interval(model.encoder.transform(new), [0.5, 0.9])
+    np.testing.assert_array_equal(model.predict_interval(new, [0.5, 0.9]), np.exp(ends) if log_target else ends)
+    plain = made(log_target=log_target)
+    several = plain.predict_interval(new, [0.5, 0.7])
+    np.testing.assert_array_equal(several[:, :, 1], plain.predict_interval(new, 0.7))
+    with pytest.raises(ValueError, match=r"no calibrated intervals. Fit it with quernel fit --conformal"):
+        plain.predict_interval(new)
 
 
 def test_the_score_is_that_of_the_target_itself(new):

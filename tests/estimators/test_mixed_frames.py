@@ -1,6 +1,7 @@
 """Every estimator takes a mixed frame as it is, and learns nothing from it that a new row would not have."""
 
 import pickle
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,16 @@ def test_traps_are_called_out_before_any_work(table):
     with pytest.warns(TableWarning, match=r"Column 'row' looks like an identifier.*Column 'copy' equals"):
         small.fit(numbers, y)
     assert not hasattr(small, "encoder_")  # numbers are used as they are
+
+
+def test_a_column_is_no_trap_because_of_its_name(table):
+    X, y = table
+    named = X.drop(columns="id").assign(**{"equals the target": "no", "an identifier of the row": 1.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TableWarning)
+        model = KernelQuantileRegressor(LEVELS, **SMALL).fit(named, y)
+    assert any("'equals the target' is left out: it is 'no' everywhere" in note for note in model.encoder_.notes_)
+    assert model.encoder_.alarms_ == ()
 
 
 def test_identifiers_can_be_brought_back(table):

@@ -37,6 +37,7 @@ from quernel.cli.options import (
     cli_error_names,
     expand_options,
     flag,
+    parse_bytes,
     translate_parameters,
 )
 from quernel.cli.report import (
@@ -48,14 +49,11 @@ from quernel.cli.report import (
 )
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
+from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.tables.training_data import AnyTrainingData, StreamedTrainingData, TrainingData
+from quernel.tables.training_data import AnyTrainingData, StreamedTrainingData
 
-# Ratio of upper to lower tail, (q95 - q50) / (q50 - q05), above which --log-target is suggested; a log-normal target
-# with sigma = 0.7 has 3.2.
-LONG_TAIL = 3.0
 # Up to this many input columns are printed one by one.
 MAX_SHOWN = 30
 
@@ -83,25 +81,36 @@ def fit(
 
     Missing values, categories, dates and times are encoded automatically.
     """
-    source, estimator = Source(data, reading.query), estimation.make_estimator(reading)
+    source = Source(data, reading.query)
+    kernel_only = {"--dask": reading.dask, "--checkpoint": checkpoint}
+    choice = estimation.choose_estimator([option for option, given in kernel_only.items() if given is not None])
+    estimator = estimation.make_estimator(choice.name, reading)
     if intervals.time_ordered and not intervals.conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
-    interval = intervals.wrap(estimator, estimation.levels)
+    intervals.wrap(estimator, estimation.levels)  # errors before any work
     check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, source)
     check_checkpoint(checkpoint)
     check_new_files([model], force=force)
     check_report_path(report, force=force)
     evaluation = None
-    options = reading.read_options(target)
-    with load_training_data(source, options, estimator.max_memory, reading.dask) as (table, training):
+    options = reading.read_options(target, groups=estimation.groups)
+    with load_training_data(source, options, parse_bytes(reading.max_memory), reading.dask) as (table, training):
+        if isinstance(training, StreamedTrainingData):
+            choice = estimation.choose_for_streamed(choice)
+            estimator = estimation.make_estimator(choice.name, reading)
+        interval = intervals.wrap(estimator, estimation.levels)
+        note(str(choice))
         doing = "Fitting and calibrating" if interval else "Fitting"
-        text = f"{doing} {format_count(len(estimation.levels), 'quantile level')} on {training.n_rows:,} rows"
-        more = {} if checkpoint is None else {"checkpoint": checkpoint}
+        what = "a kernel and forests" if choice.name == "tabular" else _count_levels(estimation.levels)
+        text = f"{doing} {what} on {training.n_rows:,} rows"
+        more: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
+        if training.groups is not None:
+            more["units" if interval else "groups"] = training.groups
         seconds = fit_with_progress(interval or estimator, training, text, **more)
         fitted = interval.estimators_[0] if interval else estimator
         table_model = TableModel(training.encoder, fitted, target, options.log_target, interval)
         save(table_model, model, overwrite=force)
-        summary = _summarize(table_model, training, source, model, seconds)
+        summary = _summarize(table_model, training, source, model, seconds) | {"estimator_reason": choice.reason}
         if report is not None:
             with _explain_report_failure(model, source, report):
                 evaluation, page = report_by_refitting(
@@ -117,12 +126,12 @@ def fit(
     _print_fit(summary)
     if evaluation is not None and report is not None:
         print_evaluation(evaluation, report)
-    for tip in _list_tips(training, fitted, options.log_target):
-        errors.print(f"Tip: {tip}")
+    if isinstance(fitted, KernelQuantileRegressor) and _may_learn_bandwidths(fitted):
+        errors.print("Tip: with several columns, --bandwidth learned is usually more accurate, but slower")
 
 
 def fit_with_progress(
-    estimator: KernelQuantileRegressor | ConformalQuantileRegressor,
+    estimator: TabularQuantileRegressor | KernelQuantileRegressor | ConformalQuantileRegressor,
     training: AnyTrainingData,
     text: str,
     **kwargs: Any,
@@ -140,11 +149,18 @@ def fit_with_progress(
         warnings.simplefilter("ignore", ExtrapolationWarning)
         with cli_error_names(), fitting(text):
             if isinstance(training, StreamedTrainingData):
+                assert not isinstance(estimator, TabularQuantileRegressor)
                 estimator.fit(training.rows, **kwargs)
             else:
                 estimator.fit(training.X, training.y, sample_weight=training.weight, **kwargs)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         note(translate_parameters(message))
+    fitted = estimator.estimators_[0] if isinstance(estimator, ConformalQuantileRegressor) else estimator
+    if isinstance(fitted, TabularQuantileRegressor) and fitted.stopped_by_ is not None:
+        note(
+            f"The fit was stopped by the {fitted.stopped_by_}: bandwidths are the best found until then, and forests "
+            "have fewer trees. Weights and calibration are those of held-out rows all the same."
+        )
     return time.perf_counter() - start
 
 
@@ -166,35 +182,48 @@ def _summarize(
 ) -> dict[str, Any]:
     """Summarize a fit, as printed by --json."""
     estimator, interval = model.model, model.interval
-    bandwidth = estimator.bandwidth_
     summary = summarize_model(estimator, training, path, seconds) | {
         "data": str(source),
         "target": model.target,
         "columns": {column.name: column.kind for column in training.encoder.columns_},
         "encoded_columns": len(training.encoder.names),
-        "bandwidth": None if bandwidth is None else np.ravel(bandwidth).tolist(),
-        "crossing_rate": float(estimator.crossing_rate_),
     }
+    if isinstance(estimator, KernelQuantileRegressor):
+        bandwidth = estimator.bandwidth_
+        summary |= {
+            "bandwidth": None if bandwidth is None else np.ravel(bandwidth).tolist(),
+            "crossing_rate": float(estimator.crossing_rate_),
+        }
     if interval is not None:
         summary |= {"coverage": interval.coverage_, "calibration_rows": interval.n_calibration_}
     return summary
 
 
 def summarize_model(
-    estimator: KernelQuantileRegressor,
+    estimator: TabularQuantileRegressor | KernelQuantileRegressor,
     training: AnyTrainingData,
     model: Path | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """Summarize what `fit` and `tune` share: the rows, the fitted model, and its file, None if it was not saved."""
+    """Summarize what `fit` and `tune` share: the rows, the fitted model, and its file, None if it was not saved.
+
+    Of a tabular model, `n_components` and the two gaps are those of its kernel, None if it has none.
+    """
+    gap = estimator.duality_gap_
+    if isinstance(estimator, TabularQuantileRegressor):
+        smooth = estimator.parts_.location_scale
+        kind: dict[str, Any] = {"estimator": "tabular", "shares": estimator.shares_}
+        kind["n_components"] = None if smooth is None else len(smooth.coef)
+    else:
+        kind = {"estimator": "kernel", "n_components": estimator.n_components_, "alpha": estimator.alpha_}
     return {
         "rows": training.n_rows,
         "read": read_mode(training),
         "rows_without_target": training.dropped,
         "quantiles": estimator.quantiles_.tolist(),
-        "n_components": estimator.n_components_,
-        "alpha": estimator.alpha_,
-        "duality_gap": estimator.duality_gap_.tolist(),
+        **kind,
+        "duality_gap": None if gap is None else gap.tolist(),
+        "stopped_by": estimator.stopped_by_,
         "seconds": round(seconds, 3),
         "notes": list(training.notes),
         "model": None if model is None else str(model),
@@ -223,11 +252,12 @@ def columns_table(training: AnyTrainingData) -> RichTable:
 
 def _print_fit(summary: dict[str, Any]) -> None:
     """Print the summary of a fit in sentences."""
+    tabular = summary["estimator"] == "tabular"
+    target, levels = escape(repr(summary["target"])), format_count(len(summary["quantiles"]), "quantile level")
     console.print(
-        f"{format_count(len(summary['quantiles']), 'quantile level')} of {escape(repr(summary['target']))} fitted to "
-        f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
-        f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
-        f"certified gap {max(summary['duality_gap']):.0e}."
+        f"{'Quantiles' if tabular else levels} of {target} fitted to "
+        f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in {summary['seconds']:.1f} s: "
+        f"{_describe_parts(summary) if tabular else _describe_kernel(summary)}."
         + ("" if summary["read"] == "whole" else f" {READ_MODES[summary['read']]}")
     )
     if "coverage" in summary:
@@ -235,6 +265,20 @@ def _print_fit(summary: dict[str, Any]) -> None:
             f"A {summary['coverage']:.0%} interval calibrated on the other {summary['calibration_rows']:,} rows."
         )
     print_model(summary)
+
+
+def _describe_kernel(summary: dict[str, Any]) -> str:
+    gap = max(summary["duality_gap"])
+    return f"{summary['n_components']:,} features, alpha {summary['alpha']:.2g}, certified gap {gap:.0e}"
+
+
+def _describe_parts(summary: dict[str, Any]) -> str:
+    """Say how much each part of a tabular model weighs, and how well its kernel is solved."""
+    shares = ", ".join(f"{share:.0%} {name.replace('_', ' ')}" for name, share in summary["shares"].items())
+    if summary["duality_gap"] is None:
+        return f"{shares}; no kernel"
+    gap = max(summary["duality_gap"])
+    return f"{shares}; {summary['n_components']:,} landmarks of the kernel, certified gap {gap:.0e}"
 
 
 def print_model(summary: dict[str, Any]) -> None:
@@ -245,18 +289,11 @@ def print_model(summary: dict[str, Any]) -> None:
     errors.print(f"Next: {escape(command)}", soft_wrap=True)  # on one line, to be pasted
 
 
-def _list_tips(training: AnyTrainingData, fitted: KernelQuantileRegressor, log_target: bool) -> list[str]:
-    """Return options that may improve the fit."""
-    tips = []
+def _may_learn_bandwidths(fitted: KernelQuantileRegressor) -> bool:
+    """Whether one bandwidth was chosen for several columns."""
     automatic = isinstance(fitted.bandwidth, str) and fitted.bandwidth == "auto" and fitted.bandwidth_ is not None
-    if automatic and len(training.encoder.names) > 1:
-        tips.append("with several columns, --bandwidth learned is usually more accurate, but slower")
-    if not log_target and isinstance(training, TrainingData) and _is_right_skewed(training):
-        tips.append("the target is positive and right-skewed: try --log-target, which keeps predictions positive")
-    return tips
+    return automatic and fitted.n_features_in_ > 1
 
 
-def _is_right_skewed(training: TrainingData) -> bool:
-    """Whether all targets are positive and the upper tail exceeds LONG_TAIL lower ones."""
-    low, median, high = np.quantile(training.y, [0.05, 0.5, 0.95])
-    return bool(training.y.min() > 0 and high - median > LONG_TAIL * (median - low))
+def _count_levels(levels: list[float]) -> str:
+    return format_count(len(levels), "quantile level")

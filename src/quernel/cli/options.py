@@ -19,7 +19,7 @@ import typer
 from sklearn.model_selection import TimeSeriesSplit
 
 from quernel.conformal import ConformalQuantileRegressor
-from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.estimators.splits import LastRows
 from quernel.estimators.validation import check_levels
@@ -42,6 +42,7 @@ MAX_MEMORY = (
 )
 SAMPLING = ("auto", *SAMPLINGS, "landmarks")
 NONCROSSING = ("rearrange", "joint", "none")
+ESTIMATORS = ("auto", "tabular", "kernel")
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
 CALIBRATION_SHARE = 0.25
 # Default number of cross-validation folds.
@@ -49,6 +50,10 @@ FOLDS = 5
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 # One entry of a comma-separated list, up to the next comma: in double quotes (a quote inside is doubled), or plain.
 ENTRY = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>(?!\s*")[^,]*))(?=,|$)')
+
+
+# Options in this section of `fit --help` make the kernel estimator the one that is fitted.
+KERNEL_PANEL = "Kernel estimator"
 
 
 def flag(name: str, text: str) -> Any:
@@ -63,6 +68,7 @@ def option(default: Any, text: str, panel: str | None = None, **kwargs: Any) -> 
 
 data_option = partial(option, panel="Data")
 model_option = partial(option, panel="Model")
+kernel_option = partial(option, panel=KERNEL_PANEL)
 interval_option = partial(option, panel="Prediction interval")
 search_option = partial(option, panel="Search")
 
@@ -118,31 +124,31 @@ class TrainingOptions(TableOptions):
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Parameters of the estimator that `fit` and `tune` share."""
+    """Parameters of the estimator that `fit` and `tune` share. None stands for the default of the estimator."""
 
     quantiles: str = model_option(LEVELS, "Quantile levels strictly between 0 and 1, separated by commas.")
-    kernel: str = model_option(
-        "auto", f'Kernel: "auto" (gaussian; with a learned bandwidth, chosen from the data), {", ".join(KERNELS)}.'
+    kernel: str | None = kernel_option(
+        None, f'Kernel: "auto" (gaussian; with a learned bandwidth, chosen from the data), {", ".join(KERNELS)}.'
     )
-    components: str = model_option(
-        "auto", 'Number of random features; "auto" chooses it by held-out loss, "exact" uses the exact kernel.'
+    components: str | None = kernel_option(
+        None, 'Number of random features; "auto" chooses it by held-out loss, "exact" uses the exact kernel.'
     )
-    sampling: str = model_option(
-        "auto",
+    sampling: str | None = kernel_option(
+        None,
         f"How random features are drawn: {', '.join(SAMPLING)}. `quernel plan` compares uniform and leverage.",
     )
-    solver: str = model_option(
-        "newton",
+    solver: str | None = kernel_option(
+        None,
         '"newton", or "admm", the algorithm of the paper, for comparison (data in memory only; use a --tol such as '
         "1e-4). A search always uses newton.",
     )
-    tol: float = model_option(1e-6, "Tolerance: relative duality gap at which the solver stops.")
+    tol: float | None = kernel_option(None, "Tolerance: relative duality gap at which the solver stops; 1e-6.")
     max_seconds: float | None = model_option(
         None,
         "Time limit of the fit in seconds: the best model found until then is kept, with its certified gap. None by "
         "default.",
     )
-    no_intercept: bool = model_option(False, "Fit without the (unpenalized) intercept, as the paper does.")
+    no_intercept: bool = kernel_option(False, "Fit without the (unpenalized) intercept, as the paper does.")
     seed: int = model_option(0, "Random seed.", min=0)
 
     @property
@@ -150,44 +156,111 @@ class ModelOptions:
         """The quantile levels."""
         return parse_levels(self.quantiles)
 
-    def estimator_params(self) -> dict[str, Any]:
-        """Return keyword arguments of the estimators; values that these check themselves are passed as they are."""
-        return {
-            "quantiles": self.levels,
+    def common_params(self) -> dict[str, Any]:
+        """Return keyword arguments of every estimator."""
+        return {"quantiles": self.levels, "max_seconds": self.max_seconds, "random_state": self.seed}
+
+    def kernel_params(self) -> dict[str, Any]:
+        """Return keyword arguments of kernel estimators; values that these check themselves are passed as they are."""
+        components, sampling, solver = self.components, self.sampling, self.solver
+        given = {
             "kernel": self.kernel,
-            "n_components": int(self.components) if self.components.isdigit() else self.components,
-            "sampling": check_one_of("--sampling", self.sampling, SAMPLING),
-            "solver": check_one_of("--solver", self.solver, tuple(SOLVERS)),
+            "n_components": int(components) if components is not None and components.isdigit() else components,
+            "sampling": None if sampling is None else check_one_of("--sampling", sampling, SAMPLING),
+            "solver": None if solver is None else check_one_of("--solver", solver, tuple(SOLVERS)),
             "tol": self.tol,
-            "max_seconds": self.max_seconds,
             "fit_intercept": not self.no_intercept,
-            "random_state": self.seed,
         }
+        return self.common_params() | {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class EstimatorChoice:
+    """Which estimator `fit` uses, "tabular" or "kernel", and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        what = "a kernel and forests" if self.name == "tabular" else "quantiles by one kernel"
+        return f"The estimator is {self.name} ({what}), {self.reason}."
 
 
 @dataclass(frozen=True)
 class FitOptions(ModelOptions):
     """Parameters of one fit."""
 
-    alpha: float | None = model_option(None, "Ridge weight (regularization strength); chosen from the data by default.")
-    bandwidth: str = model_option("auto", '"auto"; "learned" (one per column, tuned together with alpha); or a number.')
-    noncrossing: str = model_option(
-        "rearrange",
-        '"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".',
+    estimator: str = model_option(
+        "auto",
+        '"tabular", a kernel and forests together, any level at prediction; "kernel", one kernel; or "auto": tabular, '
+        "unless an option of the kernel is given or the rows do not fit in memory.",
+    )
+    groups: str | None = data_option(
+        None,
+        "Column of labels of repeated units, such as patients or shops: rows of a unit stay together wherever rows are "
+        "held out, so that intervals hold for new units.",
+    )
+    alpha: float | None = kernel_option(None, "Ridge weight (regularization strength); chosen from the data.")
+    bandwidth: str | None = kernel_option(
+        None, '"auto"; "learned" (one per column, tuned together with alpha); or a number.'
+    )
+    noncrossing: str | None = kernel_option(
+        None, '"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".'
     )
 
-    def make_estimator(self, data: TrainingOptions) -> KernelQuantileRegressor:
-        """Return the estimator, unfitted, after checking its parameters."""
-        noncrossing = check_one_of("--noncrossing", self.noncrossing, NONCROSSING)
-        estimator = KernelQuantileRegressor(
-            **self.estimator_params(),
-            alpha="auto" if self.alpha is None else self.alpha,
-            bandwidth=parse_bandwidth(self.bandwidth),
-            noncrossing=None if noncrossing == "none" else noncrossing,
-            max_memory=parse_bytes(data.max_memory),
-        )
-        _check_estimator(estimator, data.dask)
-        return estimator
+    def choose_estimator(self, other_options: Sequence[str]) -> EstimatorChoice:
+        """Return the estimator by the options alone; `other_options` of the command are given, and for the kernel."""
+        wanted = check_one_of("--estimator", self.estimator, ESTIMATORS)
+        given = [_option_name(one) for one in fields(self) if self._is_given(one) and _is_kernel_option(one)]
+        given += other_options
+        if given and wanted == "tabular":
+            raise ValueError(
+                f"{given[0]} is an option of the kernel estimator. Leave it out, or use --estimator kernel."
+            )
+        choice = EstimatorChoice("tabular", "the default" if wanted == "auto" else "as asked for")
+        if given or wanted == "kernel":
+            reason = "as asked for" if wanted == "kernel" else f"because {given[0]} was given"
+            choice = EstimatorChoice("kernel", reason)
+        if choice.name == "kernel" and self.groups is not None:
+            raise ValueError(
+                f"--groups is an option of the tabular estimator, but the estimator is kernel, {choice.reason}. Leave "
+                "one of the two out; `quernel tune --groups` chooses the parameters of a kernel by units."
+            )
+        return choice
+
+    def _is_given(self, one: Field[Any]) -> bool:
+        return getattr(self, one.name) is not one.default
+
+    def choose_for_streamed(self, choice: EstimatorChoice) -> EstimatorChoice:
+        """Return the estimator of rows that do not fit in memory, given the choice by the options."""
+        if choice.name == "kernel":
+            return choice
+        if self.groups is not None or choice.reason != "the default":
+            what = "--estimator tabular" if self.groups is None else "--groups"
+            raise ValueError(
+                f"{what} needs all rows in memory, and they do not fit. Raise --max-memory, take a sample of the rows "
+                "by --query, or leave it out: the kernel estimator streams them."
+            )
+        return EstimatorChoice("kernel", "because the rows do not fit in memory (--max-memory)")
+
+    def make_estimator(self, name: str, data: TrainingOptions) -> TabularQuantileRegressor | KernelQuantileRegressor:
+        """Return the estimator "tabular" or "kernel", unfitted, after checking its parameters."""
+        if name == "tabular":
+            tabular = TabularQuantileRegressor(**self.common_params())
+            with cli_error_names():
+                tabular._check_parameters()
+            return tabular
+        params = self.kernel_params() | {"max_memory": parse_bytes(data.max_memory)}
+        if self.alpha is not None:
+            params["alpha"] = self.alpha
+        if self.bandwidth is not None:
+            params["bandwidth"] = parse_bandwidth(self.bandwidth)
+        if self.noncrossing is not None:
+            noncrossing = check_one_of("--noncrossing", self.noncrossing, NONCROSSING)
+            params["noncrossing"] = None if noncrossing == "none" else noncrossing
+        kernel = KernelQuantileRegressor(**params)
+        _check_estimator(kernel, data.dask)
+        return kernel
 
 
 @dataclass(frozen=True)
@@ -211,8 +284,8 @@ class SearchOptions(ModelOptions):
     def make_estimator(self, data: TrainingOptions) -> KernelQuantileRegressorCV:
         """Return the estimator, unfitted, after checking its parameters."""
         estimator = KernelQuantileRegressorCV(
-            **self.estimator_params(),
-            alphas=None if self.alphas is None else _parse_numbers("--alphas", self.alphas, "1e-5,1e-4,1e-3"),
+            **self.kernel_params(),
+            alphas=None if self.alphas is None else parse_numbers("--alphas", self.alphas, "1e-5,1e-4,1e-3"),
             bandwidths=_parse_bandwidths(self.bandwidths),
             cv=self._make_cv(),
             one_standard_error=self.one_standard_error,
@@ -250,7 +323,9 @@ class IntervalOptions:
     )
     time_ordered: bool = option(False, "The rows are in time order: hold out the last ones instead of random ones.")
 
-    def wrap(self, estimator: KernelQuantileRegressor, levels: list[float]) -> ConformalQuantileRegressor | None:
+    def wrap(
+        self, estimator: TabularQuantileRegressor | KernelQuantileRegressor, levels: list[float]
+    ) -> ConformalQuantileRegressor | None:
         """Return the unfitted estimator wrapped for conformal intervals, None without --conformal."""
         if not self.conformal:
             for name, given in (("--coverage", self.coverage), ("--calibration-share", self.calibration_share)):
@@ -259,10 +334,10 @@ class IntervalOptions:
             return None
         low, high = min(levels), max(levels)
         widest = round(1 - 2 * max(low, 1 - high), 12)
-        if widest <= 0:
+        if widest <= 0 and (self.coverage is None or isinstance(estimator, KernelQuantileRegressor)):
             raise ValueError(f"--conformal needs levels on either side of 0.5; --quantiles has {low:g} to {high:g}.")
         coverage = widest if self.coverage is None else self.coverage
-        if widest < coverage < 1:
+        if widest < coverage < 1 and isinstance(estimator, KernelQuantileRegressor):
             tail = (1 - coverage) / 2
             raise ValueError(
                 f"--coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, but --quantiles has {low:g} to "
@@ -329,17 +404,25 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
+def _option_name(one: Field[Any]) -> str:
+    return "--" + one.name.replace("_", "-")
+
+
+def _is_kernel_option(one: Field[Any]) -> bool:
+    return one.metadata["rich_help_panel"] == KERNEL_PANEL
+
+
 def _make_parameter(one: Field[Any], kind: Any) -> inspect.Parameter:
     """Return the parameter of a command for a field of a dataclass of options."""
     settings = {**one.metadata, **({"metavar": ""} if kind is bool else {})}
-    annotation = Annotated[kind, typer.Option("--" + one.name.replace("_", "-"), **settings)]
+    annotation = Annotated[kind, typer.Option(_option_name(one), **settings)]
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
 
 
 # Parameters of the estimators, and options with another name than the parameter that they set.
 RENAMED = {"components": "n_components", "calibration_share": "calibration_size"}
 PARAMETERS = {
-    RENAMED.get(one.name, one.name): "--" + one.name.replace("_", "-")
+    RENAMED.get(one.name, one.name): _option_name(one)
     for one in (*fields(FitOptions), *fields(SearchOptions), *fields(IntervalOptions))
 } | {"max_memory": "--max-memory", "checkpoint": "--checkpoint"}
 # What error messages offer, but the command line has not, and parameters that two options set.
@@ -400,7 +483,8 @@ def check_one_of(option: str, text: str, known: Sequence[str]) -> str:
     return entry
 
 
-def _parse_numbers(name: str, text: str, example: str) -> list[float]:
+def parse_numbers(name: str, text: str, example: str) -> list[float]:
+    """Parse one or more numbers separated by commas."""
     try:
         return [float(entry) for entry in split_list(text)]
     except ValueError as error:
@@ -409,7 +493,7 @@ def _parse_numbers(name: str, text: str, example: str) -> list[float]:
 
 def parse_levels(text: str) -> list[float]:
     """Parse quantile levels such as 0.05,0.5,0.95."""
-    levels = _parse_numbers("--quantiles", text, LEVELS)
+    levels = parse_numbers("--quantiles", text, LEVELS)
     check_levels(levels)
     return levels
 

@@ -22,11 +22,12 @@ from pyarrow import csv
 from rich.markup import escape
 
 from quernel._files import write_atomically
+from quernel._validation import check_share
 from quernel.cli.console import console, counting, note
 from quernel.cli.data import Source, check_new_files, check_outputs
-from quernel.cli.options import DATA, QUERY, flag, parse_levels, split_list
+from quernel.cli.options import DATA, QUERY, flag, parse_levels, parse_numbers, split_list
 from quernel.conformal.table_model import TableModel, UnseenCategories
-from quernel.estimators import ExtrapolationWarning
+from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.persistence import load
 from quernel.report.formatting import format_count
 from quernel.tables import TableEncoder, TableError
@@ -50,7 +51,15 @@ def predict(
     quantiles: Annotated[
         str | None,
         typer.Option(
-            help="Levels to predict, between the lowest and the highest fitted one; the fitted ones by default."
+            help="Levels to predict, any of a tabular model, otherwise between the lowest and the highest fitted one; "
+            "those of the fit by default."
+        ),
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            help="Coverages of central prediction intervals to predict, such as 0.9 or 0.5,0.8,0.9; with --conformal "
+            "they are calibrated, and the one of the fit is the default."
         ),
     ] = None,
     keep: Annotated[
@@ -66,9 +75,10 @@ def predict(
     check_new_files([out], force=force)
     fitted = load_table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else parse_levels(quantiles)
+    coverages = _parse_coverages(interval, fitted)
     names = list(dict.fromkeys(split_list(keep or "")))
     kept = PassthroughColumns(names, source, out, as_text=query is None and bool(source.csv_files()))
-    predictor = _Predictor(fitted, levels, kept)
+    predictor = _Predictor(fitted, levels, coverages, kept)
     with kept.open_source(fitted.encoder) as table:
         predictor.check_columns(table.schema)
         for sentence in table.notes:
@@ -83,15 +93,36 @@ def predict(
             "rows_outside": predictor.outside,
             "rows_infinite": predictor.infinite,
             "quantiles": levels,
+            "intervals": coverages,
             "columns": [*kept.names, *predictor.names],
         }
         typer.echo(json.dumps(result))
     else:
-        interval = f" and its {fitted.interval.coverage_:.0%} interval" if fitted.interval is not None else ""
+        shown = ", ".join(f"{100 * one:g}%" for one in coverages)
+        bounds = f" and {'its' if len(coverages) == 1 else 'the'} {shown} interval{'s'[: len(coverages) > 1]}"
         console.print(
             f"{format_count(predictor.rows, 'row')}, {format_count(len(levels), 'quantile')} of "
-            f"{escape(repr(fitted.target))}{interval}: [bold]{escape(str(out))}[/]"
+            f"{escape(repr(fitted.target))}{bounds if coverages else ''}: [bold]{escape(str(out))}[/]"
         )
+
+
+def _parse_coverages(text: str | None, fitted: TableModel) -> list[float]:
+    """Return the coverages of the intervals to predict: those of --interval, or that of the calibration."""
+    if text is None:
+        return [] if fitted.interval is None else [float(fitted.interval.coverage_)]
+    coverages = list(dict.fromkeys(parse_numbers("--interval", text, "0.5,0.9")))
+    if not coverages:
+        raise ValueError(f"--interval must be one or more coverages, such as 0.9; got {text!r}.")
+    for one in coverages:
+        check_share("--interval", one)
+    low, high = fitted.quantiles_.min(), fitted.quantiles_.max()
+    widest = round(1 - 2 * max(low, 1 - high), 12)
+    if isinstance(fitted.model, KernelQuantileRegressor) and fitted.interval is None and max(coverages) > widest:
+        raise ValueError(
+            f"--interval {max(coverages):g} is wider than the fitted levels, {low:g} to {high:g}. Fit more extreme "
+            "ones, or fit with --estimator tabular, which predicts any level."
+        )
+    return coverages
 
 
 def check_output_format(out: Path) -> None:
@@ -122,6 +153,7 @@ class _Predictor:
 
     model: TableModel
     levels: list[float]
+    coverages: list[float]
     kept: PassthroughColumns
     rows: int = 0
     outside: int = 0
@@ -131,7 +163,8 @@ class _Predictor:
     def __post_init__(self) -> None:
         self.unseen = UnseenCategories(self.model.encoder)
         self.names = [_column_name(level) for level in self.levels]
-        self.names += ["lower", "upper"] if self.model.interval is not None else []
+        ends = [""] if len(self.coverages) == 1 else [f"_{one:g}" for one in self.coverages]
+        self.names += [f"{side}{end}" for end in ends for side in ("lower", "upper") if self.coverages]
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Raise, before any work, if the data lack a column, or one cannot be copied."""
@@ -170,8 +203,9 @@ class _Predictor:
         self.unseen.check(inputs)
         X = self.model.encoder.transform(inputs)
         answers = [*self.model.predict_encoded(X, self.levels).T]
-        if self.model.interval is not None:
-            answers += [*self.model.predict_interval_encoded(X).T]
+        if self.coverages:
+            bounds = self.model.predict_interval_encoded(X, self.coverages)
+            answers += [*bounds.transpose(2, 1, 0).reshape(-1, len(X))]
         beyond = self.model.extrapolates(X)
         self.rows += len(X)
         self.infinite += int(has_infinite(self.model.encoder, inputs).sum())

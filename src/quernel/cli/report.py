@@ -20,6 +20,7 @@ from quernel.cli.options import MAX_MEMORY, QUERY, flag, parse_bytes
 from quernel.cli.predict import load_table_model
 from quernel.conformal.table_model import TableModel, describe_unseen
 from quernel.data import memory_budget
+from quernel.estimators import KernelQuantileRegressor
 from quernel.plots.table_access import replace_missing_markers
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed, report_page
 from quernel.report.evaluation import check_target
@@ -94,6 +95,11 @@ def report(
 
 def _kernel_gap(fitted: TableModel, X: Array, y: Array, source: Source, *, whole: bool) -> KernelGap:
     """Bound what the random features cost against the exact kernel; X and y must be the training rows."""
+    if not isinstance(fitted.model, KernelQuantileRegressor):
+        raise TableError(
+            "--kernel-gap bounds what random features cost, and this model, a kernel and forests, has none. Fit one "
+            "with --estimator kernel, or leave --kernel-gap out."
+        )
     if not whole:
         raise TableError(
             f"--kernel-gap compares every training row with every other, and {source} does not fit in memory. "
@@ -180,6 +186,7 @@ def report_by_refitting(
             evaluation = evaluate_by_refitting(model, training, seed=seed, time_ordered=time_ordered)
             return evaluation, report_page(model, table, evaluation, data=data, model_file=model_file)
     with working("Sampling rows for the report"):
+        assert isinstance(model.model, KernelQuantileRegressor)  # no other is fitted to streamed rows
         most = choose_sample_size(len(model.encoder.names), memory_budget(model.model.max_memory))
         columns = needed_columns(training.encoder, training.options, X=True)
         sample = sample_rows(training.table, columns, training.options.target, most, seed)

@@ -21,7 +21,7 @@ from quernel._validation import check_weight_sum
 from quernel.conformal.methods import Index, Mask
 from quernel.data import ArrayRows, DaskRows, RowSource
 from quernel.data.sources import positive_weight_mask
-from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import predict_in_place, source_of, subset
 from quernel.estimators.validation import check_groups, check_target, check_weight
 
@@ -30,16 +30,6 @@ Array = NDArray[np.floating]
 # Most calibration rows of out-of-core data, where `calibration_size` is a share. The coverage varies with the draw of n
 # calibration rows by a standard deviation of at most 0.5 / sqrt(n): a twentieth of a per cent for a million of them.
 MAX_CALIBRATION_ROWS = 1_000_000
-
-
-class HasInterval:
-    """Mixin of models that may hold calibrated intervals in `interval`, None if they have none.
-
-    Calibrated intervals have the one coverage they were calibrated for, so that `predict_interval` of such a model is
-    called without `coverage`.
-    """
-
-    interval: Any
 
 
 def is_frozen(estimator: Any) -> bool:
@@ -70,6 +60,8 @@ def clone_with_levels(estimator: Any, coverage: float, random_state: Any = None)
         )
     unfitted = clone(estimator)
     quantiles = unfitted.get_params(deep=False).get("quantiles", levels)
+    if isinstance(unfitted, TabularQuantileRegressor):  # which predicts any level, whatever its quantiles
+        return unfitted
     if np.ndim(quantiles) == 0:
         return unfitted.set_params(quantiles=levels)
     if min(quantiles) > tail + 1e-9 or max(quantiles) < 1 - tail - 1e-9:
@@ -105,9 +97,6 @@ def interval_bounds(model: Any, X: Any, coverage: float) -> Array:
 
 def _accepts_coverage(model: Any) -> bool:
     """Whether `predict_interval` has a parameter `coverage`, or takes any keyword."""
-    inner = unwrap_frozen(model)
-    if isinstance(inner, HasInterval) and inner.interval is not None:
-        return False
     parameters = inspect.signature(model.predict_interval).parameters
     return "coverage" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
@@ -129,11 +118,14 @@ class InMemoryRows:
     y : array of shape (N,)
     weight : array of shape (N,) or None
         Rows of weight 0 neither train nor calibrate. Positions given to the methods count the others.
+    units : array of shape (N,) or None
+        Labels of repeated units, which models whose `fit` has a parameter `groups` are given.
     """
 
     X: Any
     y: Array
     weight: Array | None
+    units: NDArray[Any] | None = None
     max_calibration: int | None = None
 
     @cached_property
@@ -149,6 +141,8 @@ class InMemoryRows:
         """Fit a model to some of the rows, and return it."""
         rows = np.flatnonzero(self.positive)[rows]
         weight_params = {} if self.weight is None else {"sample_weight": self.weight[rows]}
+        if self.units is not None and has_fit_parameter(model, "groups"):
+            fit_params = fit_params | {"groups": self.units[rows]}
         return model.fit(_safe_indexing(self.X, rows), self.y[rows], **weight_params, **fit_params)
 
     def predict_bounds(self, model: Any, rows: Index, coverage: float) -> tuple[Array, Array]:
@@ -160,7 +154,7 @@ class InMemoryRows:
 class OutOfCoreRows:
     """The rows given to `fit` as a row source or a Dask collection; splits are masks of it, and nothing is copied."""
 
-    X = y = None
+    X = y = units = None
     max_calibration = MAX_CALIBRATION_ROWS
 
     def __init__(self, source: DaskRows | RowSource) -> None:
@@ -222,14 +216,14 @@ def read_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, *, prefit: boo
     return InMemoryRows(X, y, check_weight(sample_weight, n))
 
 
-def resolve_groups(groups: Any, X: Any) -> NDArray[Any] | None:
+def resolve_groups(groups: Any, X: Any, name: str = "groups") -> NDArray[Any] | None:
     """Return the group label of each row, shape (n,), none missing; None without groups.
 
     `groups` is an array, a function of X, or None.
     """
     if groups is None:
         return None
-    labels = _evaluate_per_row("groups", groups, X)
+    labels = _evaluate_per_row(name, groups, X)
     check_groups(labels)
     return labels
 

@@ -19,6 +19,7 @@ Two extensions are in here:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
@@ -26,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import KFold, check_cv
+from sklearn.model_selection import GroupKFold, KFold, check_cv
 
 from quernel.estimators.inputs import drop_zero_weight
 
@@ -52,6 +53,8 @@ class SplitRequest:
     ----------
     X, y, groups : all N rows and their group labels, as splitters of scikit-learn take them
         None where there are none; X and y also for rows that are out of core.
+    units : labels of repeated units of all N rows, or None
+        Rows of a unit are never divided between training and calibration.
     positive : bool array of shape (N,)
         The n rows of positive weight. Splits are positions among these.
     calibration_size, time_ordered, cv : the parameters of the estimator
@@ -63,6 +66,7 @@ class SplitRequest:
     X: Any
     y: Any
     groups: NDArray[Any] | None
+    units: NDArray[Any] | None
     positive: Mask
     calibration_size: float
     time_ordered: bool
@@ -97,6 +101,8 @@ def hold_out_rows(request: SplitRequest) -> list[Split]:
         )
     if request.time_ordered:
         rows = np.arange(n - n_wanted, n)
+    elif request.units is not None:
+        rows = _hold_out_units(request.units[request.positive], n_wanted, rng)
     elif request.groups is None:
         rows = np.sort(rng.choice(n, n_wanted, replace=False, shuffle=False))
     else:
@@ -108,19 +114,33 @@ def hold_out_rows(request: SplitRequest) -> list[Split]:
     return [(train, rows)]
 
 
+def _hold_out_units(units: NDArray[Any], n_wanted: int, rng: np.random.Generator) -> Index:
+    """Return the rows of random units, ascending: the fewest units that have so many rows, but not all of them."""
+    counts, unit = np.unique(units, return_counts=True, return_inverse=True)[1:][::-1]
+    if len(counts) < 2:
+        raise ValueError("units has one label only, so that no other unit can calibrate it. Leave units out.")
+    order = rng.permutation(len(counts))
+    n_units = min(int(np.searchsorted(np.cumsum(counts[order]), n_wanted)) + 1, len(counts) - 1)
+    return np.flatnonzero(np.isin(unit.ravel(), order[:n_units]))
+
+
 def make_folds(request: SplitRequest) -> list[Split]:
     """Return the folds of CV+: each row calibrates exactly once, because it has one conformity score.
 
-    An integer `cv` is a shuffled KFold of the rows of positive weight. Splitters and iterables refer to all rows, with
-    their groups if there are any; rows of weight 0 are dropped from the folds afterwards.
+    An integer `cv` is a shuffled KFold of the rows of positive weight, or of their units. Splitters and iterables refer
+    to all rows, with their units or groups if there are any; rows of weight 0 are dropped from the folds afterwards.
     """
     n, cv = request.n_rows, request.cv
     if isinstance(cv, int | np.integer):
         if not 2 <= cv <= n:
             raise ValueError(f"cv={cv} folds of n_samples = {n}: give at least 2, and no more than there are rows.")
-        return list(KFold(cv, shuffle=True, random_state=int(request.rng.integers(2**31))).split(np.arange(n)))
-    splitter = check_cv(cv)
-    pairs = drop_zero_weight(splitter.split(request.X, request.y, request.groups), request.positive)
+        seed = int(request.rng.integers(2**31))
+        if request.units is not None:
+            units = request.units[request.positive]
+            return list(GroupKFold(cv, shuffle=True, random_state=seed).split(units, groups=units))
+        return list(KFold(cv, shuffle=True, random_state=seed).split(np.arange(n)))
+    splitter, labels = check_cv(cv), request.groups if request.units is None else request.units
+    pairs = drop_zero_weight(splitter.split(request.X, request.y, labels), request.positive)
     n_tests = np.bincount(np.concatenate([test for _, test in pairs]), minlength=n)
     if np.any(n_tests != 1):
         raise ValueError(
@@ -161,6 +181,11 @@ METHODS: dict[str, ConformalMethod] = {
     "cv+": ConformalMethod(make_folds, models="several"),
     "prefit": ConformalMethod(use_all_rows, models="none"),
 }
+
+
+def interval_width(low: Array, high: Array) -> Array:
+    """Unit of the scores of `Scores.per_width`; of a point the smallest one, so that it stays a point."""
+    return np.maximum(high - low, np.finfo(float).tiny)
 
 
 def score_level(coverage: float, symmetric: bool) -> float:
@@ -210,12 +235,15 @@ class Scores:
         Index of the model that predicted the row, which is its fold for CV+ and 0 otherwise.
     weight : array of shape (n,)
         Density ratio of the row; 1 without covariate shift.
+    width : array of shape (n,)
+        Width of the interval that was predicted for the row.
     """
 
     below: Array
     above: Array
     model: Index
     weight: Array
+    width: Array
 
     @classmethod
     def from_predictions(
@@ -229,11 +257,25 @@ class Scores:
             below, above = below / unit, above / unit
         if symmetric:
             below = above = np.maximum(below, above)
-        return cls(below, above, model, weight)
+        return cls(below, above, model, weight, high - low)
 
     def take(self, rows: Index) -> Scores:
         """Select the scores of some of the rows."""
-        return Scores(self.below[rows], self.above[rows], self.model[rows], self.weight[rows])
+        return Scores(self.below[rows], self.above[rows], self.model[rows], self.weight[rows], self.width[rows])
+
+    def per_width(self) -> Scores:
+        """The scores in units of each row's own interval (Sesia and Candes 2020), for scores of unit 1.
+
+        With them intervals of any other coverage are wider or narrower in proportion. No score is below
+        -0.5, at which an interval shrinks to its middle. Where the interval is a point, that covers it, and no factor
+        covers another target.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            below, above = (
+                np.where(self.width > 0, one / self.width, np.where(one > 0, np.inf, -0.5))
+                for one in (self.below, self.above)
+            )
+        return dataclasses.replace(self, below=below, above=above)
 
     def interval(self, bounds: Array, own: Array, level: float, scale: Scale | None = None) -> Array:
         """Calibrate predicted intervals.

@@ -31,14 +31,17 @@ from quernel.conformal.methods import (
     Index,
     Scores,
     SplitRequest,
+    interval_width,
     min_calibration_rows,
     score_level,
     use_all_rows,
 )
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.inputs import as_frame_like, blockwise
+from quernel.estimators.validation import check_target, check_weight
 from quernel.estimators.warnings import warning_as_one
 from quernel.features.random import as_generator
+from quernel.losses import Pinball
 
 Array = NDArray[np.floating]
 
@@ -153,6 +156,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         *,
         groups: Any = None,
         density_ratio: Any = None,
+        units: ArrayLike | None = None,
         checkpoint: Any = None,
     ) -> Self:
         """Fit the model on the training rows and calibrate it on the others.
@@ -173,6 +177,11 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         density_ratio : array-like of shape (n,), function of X, or None
             p_new(x) / p_train(x) up to a constant factor, where p_new is the density of the rows to predict and p_train
             that of the rows given here: weights of the calibration rows under covariate shift.
+        units : array-like of shape (n,) or None
+            Labels of repeated units, such as patients, shops or machines. A unit trains or calibrates, never both, and
+            an estimator whose `fit` has `groups` keeps its rows together as well, so that the interval is one for new
+            units. Rows of a unit are not exchangeable with those of another: the coverage holds up to an error that
+            decreases with the number of calibration units, not of rows.
         checkpoint : path or None
             Passed to the estimator's `fit`, with ``method="split"``: an interrupted fit resumes from this file.
 
@@ -187,6 +196,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(
                 f"method={self.method!r} is for rows in memory. Use method='split' for files and Dask collections."
             )
+        if units is not None:
+            rows = self._with_units(rows, units, method)
         labels, ratio = rows.row_metadata(groups, density_ratio)
         splits = method.split(self._split_request(rows, labels))
         # Too few calibration rows are an error before anything is fitted.
@@ -213,6 +224,17 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         calibration = {label: scores.take(index) for label, index in positions.items()}
         return self._store(models, calibration, _remember_argument(groups), _remember_argument(density_ratio))
 
+    def _with_units(
+        self, rows: InMemoryRows | OutOfCoreRows, units: ArrayLike, method: ConformalMethod
+    ) -> InMemoryRows:
+        """Return the rows with the labels of their units; raise if these cannot be kept together."""
+        if isinstance(rows, OutOfCoreRows) or method.models == "none" or self.time_ordered:
+            raise ValueError(
+                "units says which rows of X, in memory, must not be divided between training and calibration: it is "
+                "not for files, Dask collections, prefit models or time_ordered=True. Leave it out."
+            )
+        return dataclasses.replace(rows, units=resolve_groups(units, rows.X, "units"))
+
     def _store(self, models: list[Any], calibration: dict[Any, Scores], groups: Any, ratio: Any) -> Self:
         """Set all fitted attributes; `groups` and `ratio` are what `_remember_argument` returns."""
         self.estimators_, self._calibration = models, list(calibration.items())
@@ -225,35 +247,81 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         return self
 
     @blockwise
-    def predict_interval(self, X: Any, *, groups: Any = None, density_ratio: Any = None, as_frame: bool = False) -> Any:
+    def predict_interval(
+        self,
+        X: Any,
+        coverage: float | ArrayLike | None = None,
+        *,
+        groups: Any = None,
+        density_ratio: Any = None,
+        as_frame: bool = False,
+    ) -> Any:
         """Predict the calibrated interval of each row.
 
         Parameters
         ----------
         X : array-like or data frame of shape (n, d), a Dask collection, or an object of `quernel.data`
+        coverage : float, sequence of floats or None
+            None is the coverage of the constructor. Any other one, or several, come from the same calibration, without
+            another fit: intervals are wider or narrower in proportion to those that the model predicts for the
+            coverage of the constructor. Several are nested.
         groups, density_ratio : array-like of shape (n,)
             Those of the new rows, if `fit` was given arrays. Functions given to `fit` are applied to X.
         as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
+            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``; of several
+            coverages, ``lower_0.5``, ``upper_0.5``, ...
 
         Returns
         -------
-        array of shape (n, 2), lower and upper bounds
+        array of shape (n, 2), lower and upper bounds, or (n, 2, k) for a sequence of k coverages
         """
         check_is_fitted(self)
+        wanted = self._check_coverages(coverage)
         labels = resolve_groups(_resolve_argument("groups", groups, self._groups), X)
         own = resolve_density_ratio(_resolve_argument("density_ratio", density_ratio, self._ratio), X)
         with warning_as_one():
             bounds = np.stack([interval_bounds(model, X, self.coverage_) for model in self.estimators_])
-        interval = self._calibrate_bounds(bounds, labels, own)
-        return as_frame_like(X, interval, ["lower", "upper"]) if as_frame else interval
+        single = coverage is None or np.ndim(coverage) == 0
+        intervals = np.stack([self._calibrate_bounds(bounds, labels, own, one) for one in wanted], axis=2)
+        if not single:
+            intervals = _nest_intervals(intervals, wanted)
+        if not as_frame:
+            return intervals[:, :, 0] if single else intervals
+        ends = [f"_{one:g}" for one in wanted] if not single else [""]
+        names = [f"{side}{end}" for end in ends for side in ("lower", "upper")]
+        return as_frame_like(X, intervals.transpose(0, 2, 1).reshape(len(intervals), -1), names)
 
-    def _calibrate_bounds(self, bounds: Array, labels: NDArray[Any] | None, own: Array) -> Array:
+    def _check_coverages(self, coverage: float | ArrayLike | None) -> list[float]:
+        """Return the coverages to predict; raise if there are too few calibration rows for one of them."""
+        if coverage is None:
+            return [self.coverage_]
+        if np.ndim(coverage) > 1 or np.size(coverage) == 0:
+            raise ValueError(f"coverage must be one number or a flat sequence of them; got {coverage!r}.")
+        wanted = np.atleast_1d(np.asarray(coverage)).tolist()
+        for one in wanted:
+            check_share("coverage", one)
+        wanted = [self.coverage_ if np.isclose(one, self.coverage_) else one for one in wanted]
+        if max(wanted) > self.coverage_:
+            for label, scores in self.calibration_.items():
+                _refuse_few_rows(max(wanted), self.symmetric_, label, len(scores.weight))
+        return wanted
+
+    def _calibrate_bounds(
+        self, bounds: Array, labels: NDArray[Any] | None, own: Array, coverage: float | None = None
+    ) -> Array:
         """Return the calibrated intervals, shape (n, 2), of rows with these bounds, group labels and density ratios."""
-        level, scale = self._score_level, METHODS[self.method_].scale
+        coverage = self.coverage_ if coverage is None else coverage
+        level, scale, calibration = (
+            score_level(coverage, self.symmetric_),
+            METHODS[self.method_].scale,
+            self.calibration_,
+        )
+        if scale is None and coverage != self.coverage_:
+            scale = interval_width
+            calibration = {label: scores.per_width() for label, scores in calibration.items()}
         if labels is None:
-            return self.calibration_[None].interval(bounds, own, level, scale)
-        interval, calibration = np.empty((len(own), 2)), self.calibration_
+            return calibration[None].interval(bounds, own, level, scale)
+        interval = np.empty((len(own), 2))
         for label in np.unique(labels).tolist():
             if label not in calibration:
                 known = ", ".join(map(repr, calibration))
@@ -272,6 +340,17 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         with warning_as_one():
             return np.mean([point_prediction(model, X, self.coverage_) for model in self.estimators_], axis=0)
 
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """D^2 of the median: 1 - (its mean absolute error) / (that of the best constant), as `predict` gives it.
+
+        The same score as that of the quantile estimators at the level 0.5: 1 is a perfect fit, 0 no better than the
+        median of y, whatever X is. It judges the model, not the intervals; for these see `quernel.metrics`.
+        """
+        check_is_fitted(self)
+        y = check_target(y)
+        weight = np.ones(len(y)) if sample_weight is None else check_weight(sample_weight, len(y))
+        return Pinball([0.5]).d2_score(y, np.asarray(self.predict(X), dtype=float)[:, None], weight)
+
     @property
     def calibration_(self) -> dict[Any, Scores]:
         """Conformity scores of each group; stored as pairs, because model files cannot hold None as a key."""
@@ -279,7 +358,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     @property
     def _score_level(self) -> float:
-        """Level of the conformal quantile at each bound."""
+        """Level of the conformal quantile at each bound, for the coverage of the constructor."""
         return score_level(self.coverage_, self.symmetric_)
 
     def _check_parameters(self) -> ConformalMethod:
@@ -326,6 +405,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             X=rows.X,
             y=rows.y,
             groups=labels,
+            units=rows.units,
             positive=rows.positive,
             calibration_size=self._resolve_calibration_size(int(rows.positive.sum())),
             time_ordered=self.time_ordered,
@@ -349,17 +429,10 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
         `positions` are those of each group among the calibration rows, `ratio` has one entry for each of these.
         """
-        needed = min_calibration_rows(score_level(self.coverage, self.symmetric))
         for label, index in positions.items():
-            where = "" if label is None else f" of group {label!r}"
-            if len(index) < needed:
-                each = "" if self.symmetric else " with each bound calibrated separately"
-                raise ValueError(
-                    f"A coverage of {self.coverage:g}{each} needs at least {needed} calibration rows{where}; there are "
-                    f"{len(index)}. Give more rows, calibrate with more of them (calibration_size, or method='cv+'), "
-                    "or ask for less coverage."
-                )
+            _refuse_few_rows(self.coverage, self.symmetric, label, len(index))
             if not ratio[index].any():
+                where = "" if label is None else f" of group {label!r}"
                 raise ValueError(
                     f"density_ratio is zero for every calibration row{where}. Give rows for which it is positive."
                 )
@@ -371,6 +444,27 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             tags.input_tags = get_tags(inner).input_tags
         tags.regressor_tags.poor_score = True  # the model is trained on a part of the rows
         return tags
+
+
+def _refuse_few_rows(coverage: float, symmetric: bool, label: Any, n_rows: int) -> None:
+    """Raise if so many calibration rows, of a group unless its label is None, are too few for the coverage."""
+    needed = min_calibration_rows(score_level(coverage, symmetric))
+    if n_rows < needed:
+        where = "" if label is None else f" of group {label!r}"
+        each = "" if symmetric else " with each bound calibrated separately"
+        raise ValueError(
+            f"A coverage of {coverage:g}{each} needs at least {needed} calibration rows{where}; there are "
+            f"{n_rows}. Give more rows, calibrate with more of them (calibration_size, or method='cv+'), "
+            "or ask for less coverage."
+        )
+
+
+def _nest_intervals(intervals: Array, coverages: list[float]) -> Array:
+    """Widen intervals (n, 2, k) where one of a smaller coverage reaches beyond them."""
+    nested, order = intervals.copy(), np.argsort(coverages, kind="stable")
+    nested[:, 0, order] = np.minimum.accumulate(intervals[:, 0, order], axis=1)
+    nested[:, 1, order] = np.maximum.accumulate(intervals[:, 1, order], axis=1)
+    return nested
 
 
 def _check_calibration_size(size: Any) -> None:

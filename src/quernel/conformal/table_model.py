@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.conformal import ConformalQuantileRegressor
-from quernel.conformal.adapters import HasInterval
-from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
 from quernel.tables.columns import TextColumn
@@ -23,14 +22,14 @@ Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableModel(HasInterval):
+class TableModel:
     """Model saved by `quernel fit` and loaded by `quernel.load`; predicts from data frames and Arrow tables.
 
     Parameters
     ----------
     encoder : TableEncoder
         How the table's columns become numbers.
-    model : KernelQuantileRegressor, fitted to those numbers
+    model : TabularQuantileRegressor or KernelQuantileRegressor, fitted to those numbers
     target : str
         The column that is predicted.
     log_target : bool
@@ -41,7 +40,7 @@ class TableModel(HasInterval):
     """
 
     encoder: TableEncoder
-    model: KernelQuantileRegressor
+    model: TabularQuantileRegressor | KernelQuantileRegressor
     target: str
     log_target: bool = False
     interval: ConformalQuantileRegressor | None = None
@@ -54,43 +53,49 @@ class TableModel(HasInterval):
     def __repr__(self) -> str:
         return f"TableModel of {self.target!r} from {', '.join(map(repr, self.encoder.inputs))}: {self.model!r}"
 
+    def __str__(self) -> str:
+        logged = "the logarithm of " if self.log_target else ""
+        lines = [f"TableModel of {logged}{self.target!r} from {', '.join(map(repr, self.encoder.inputs))}"]
+        lines.append(str(getattr(self.model, "plan_", self.model)))
+        if self.interval is not None:
+            rows = self.interval.n_calibration_
+            lines.append(f"interval calibrated on {rows:,} other rows for a coverage of {self.interval.coverage_:g}")
+        return "\n".join(lines)
+
     def predict(self, table: Any, quantiles: float | ArrayLike | None = None) -> Array:
-        """Conditional quantiles of the target; levels and shapes as in `KernelQuantileRegressor.predict`."""
+        """Conditional quantiles of the target; levels and shapes as in `predict` of the model inside."""
         return self.predict_encoded(self._encode(table), quantiles)
 
     def predict_encoded(self, X: Array, quantiles: float | ArrayLike | None = None) -> Array:
         """Predict from an encoded matrix."""
         return self._predict_on_target_scale(lambda rows: self.model.predict(rows, quantiles), X)
 
-    def predict_interval(self, table: Any, coverage: float | None = None) -> Array:
-        """Lower and upper bounds of a prediction interval for each row, shape (n, 2).
+    def predict_interval(self, table: Any, coverage: float | ArrayLike | None = None) -> Array:
+        """Lower and upper bounds of a prediction interval for each row, shape (n, 2), or (n, 2, k) of k coverages.
 
         Parameters
         ----------
         table : data frame or Arrow table
-        coverage : float or None
-            None is the calibrated interval. Of a model without one, the central interval between its levels with this
-            nominal coverage, as in `KernelQuantileRegressor.predict_interval`.
+        coverage : float, sequence of floats or None
+            Of a model with conformal intervals, which are calibrated for any coverage, None is that of its fit. Of
+            others, the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
         """
-        X = self._encode(table)
-        if coverage is None or self.interval is not None:
-            return self.predict_interval_encoded(X, coverage)
-        return self._predict_on_target_scale(lambda rows: self.model.predict_interval(rows, coverage), X)
+        return self.predict_interval_encoded(self._encode(table), coverage)
 
-    def predict_interval_encoded(self, X: Array, coverage: float | None = None) -> Array:
-        """Calibrated interval from an encoded matrix; `coverage`, if given, must be that of the calibration."""
-        if self.interval is None:
+    def predict_interval_encoded(self, X: Array, coverage: float | ArrayLike | None = None) -> Array:
+        """Predict intervals from an encoded matrix."""
+        calibrated = self.interval
+        if calibrated is not None:
+            return self._predict_on_target_scale(lambda rows: calibrated.predict_interval(rows, coverage), X)
+        if coverage is None:
             raise ValueError(
                 "This model has no calibrated intervals. Fit it with quernel fit --conformal, or ask for the interval "
                 "between its levels: predict_interval(table, coverage=0.9)."
             )
-        calibrated = self.interval.coverage_
-        if coverage is not None and not np.isclose(coverage, calibrated):
-            raise ValueError(
-                f"The intervals of this model are calibrated for a coverage of {calibrated:g}; got {coverage!r}. Leave "
-                "it out, fit with quernel fit --conformal --coverage, or ask predict for quantiles, as fitted."
-            )
-        return self._predict_on_target_scale(self.interval.predict_interval, X)
+        if np.ndim(coverage) > 0:
+            several = np.asarray(coverage).tolist()
+            return np.stack([self.predict_interval_encoded(X, one) for one in several], axis=2)
+        return self._predict_on_target_scale(lambda rows: self.model.predict_interval(rows, coverage), X)
 
     def predict_cdf(self, table: Any, y: ArrayLike) -> Array:
         """P(target <= y) for each row and its entry of y (or one y for all); see `KernelQuantileRegressor`."""

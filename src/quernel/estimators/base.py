@@ -234,7 +234,7 @@ class KernelEstimator(BaseEstimator):
             "alpha_": plan.alpha,
             "feature_map_": solution.feature_map,
             "n_components_": solution.feature_map.n_components_,
-            "input_range_": everywhere if isinstance(plan.kernel, Linear) else _input_range(summary.range, encoder),
+            "input_range_": everywhere if isinstance(plan.kernel, Linear) else input_range(summary.range, encoder),
             "coef_": result.coef,
             "intercept_": result.intercept,
             "duality_gap_": result.relative_gap,
@@ -308,7 +308,7 @@ class KernelEstimator(BaseEstimator):
         return evaluate_outputs(self.feature_map_, self.coef_, self.intercept_, self.n_components_, X)
 
 
-def _input_range(limits: Array, encoder: TableEncoder | None) -> Array:
+def input_range(limits: Array, encoder: TableEncoder | None) -> Array:
     """Minimum and maximum of every column, (2, d); no sine or cosine of a time is outside of its range."""
     if encoder is None:
         return limits

@@ -27,7 +27,7 @@ from quernel.estimators.validation import check_training
 from quernel.estimators.warnings import stacklevel_of_caller
 from quernel.tables import TableEncoder, TableWarning
 from quernel.tables.frames import open_frame
-from quernel.tables.traps import ALARMS, find_numeric_traps
+from quernel.tables.traps import find_numeric_traps
 from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]
@@ -171,11 +171,20 @@ def read_fit_data(
     if given is None or isinstance(given, ArrayRows):
         names = getattr(header, "feature_names_in_", None)
     encoder = getattr(header, "encoder_", None)
-    notes = _find_traps(X, rows, y, names) if encoder is None else [_describe_encoding(encoder), *encoder.notes_]
-    alarms = [note for note in notes if any(alarm in note for alarm in ALARMS)]
+    return FitData(ArrayRows(rows, y, weight), names, encoder, warn_of_traps(X, rows, y, names, encoder))
+
+
+def warn_of_traps(
+    X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None, encoder: TableEncoder | None
+) -> tuple[str, ...]:
+    """Return sentences on the columns of X, and warn of those that identify rows or tell the target.
+
+    `rows` (n, d) and `y` (n,) are what was read from X and its target.
+    """
+    alarms = _find_traps(X, rows, y, names) if encoder is None else encoder.alarms_
     if alarms:
         warnings.warn(" ".join(alarms), TableWarning, stacklevel=stacklevel_of_caller())
-    return FitData(ArrayRows(rows, y, weight), names, encoder, tuple(notes))
+    return tuple(map(str, alarms)) if encoder is None else (_describe_encoding(encoder), *encoder.notes_)
 
 
 def _describe_encoding(encoder: TableEncoder) -> str:
@@ -183,7 +192,7 @@ def _describe_encoding(encoder: TableEncoder) -> str:
     return f"X has columns other than finite numbers: encoder_ makes {n_encoded} columns of numbers of its {n_columns}."
 
 
-def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None) -> list[str]:
+def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None) -> Sequence[str]:
     """Sentences on columns of a data frame of numbers that identify rows, or tell the target."""
     if names is None or isinstance(X, np.ndarray) or y.dtype.kind != "f" or len(rows) != len(X):
         return []

@@ -21,6 +21,7 @@ from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.solve import Solution, TimeBudget, evaluate_outputs
 from quernel.estimators.validation import check_levels, check_rows
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
+from quernel.estimators.warnings import warn_if_alpha_is_level
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
@@ -279,6 +280,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         check_checkpoint(self, checkpoint)
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
+        warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         plan = self._plan(data, kernel, loss, start, budget)

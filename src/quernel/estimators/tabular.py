@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_positive, check_share
 from quernel.data import ArrayRows
 from quernel.data.sources import is_stream
+from quernel.estimators.base import input_range
 from quernel.estimators.distribution_mixin import DistributionMixin
-from quernel.estimators.inputs import as_frame_like, blockwise, is_dask, level_names
+from quernel.estimators.inputs import as_frame_like, blockwise, is_dask, level_names, warn_of_traps
 from quernel.estimators.levels import QuantileFunction
 from quernel.estimators.stacking import GRID
 from quernel.estimators.tabular_parts import PARTS, fit_parts
@@ -83,6 +84,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
     stopped_by_ : "time limit", "interrupt" or None
         What ended the fit early.
     quantiles_ : ndarray of shape (q,)
+    input_range_ : ndarray of shape (2, d)
+        Minimum and maximum of every column; `is_extrapolation` marks the rows that leave it.
     encoder_ : TableEncoder
         Of tables with columns other than numbers.
     n_features_in_, feature_names_in_ : as in scikit-learn
@@ -169,6 +172,9 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
             "quantiles_": levels,
             "_single": single,
             "_fill": rows.share() @ rows.X,
+            "input_range_": input_range(
+                np.array([rows.X.min(axis=0), rows.X.max(axis=0)]), getattr(header, "encoder_", None)
+            ),
         }
         return self
 
@@ -213,6 +219,14 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         check_share("coverage", coverage)
         bounds = self._curves(check_rows(self, X), np.array([(1 - coverage) / 2, (1 + coverage) / 2]))
         return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
+
+    @blockwise
+    def is_extrapolation(self, X: Any) -> NDArray[np.bool_]:
+        """Mask of rows with a column outside its training range, ndarray of bool of shape (n,)."""
+        check_is_fitted(self)
+        low, high = self.input_range_
+        rows = check_rows(self, X)
+        return np.any((rows < low) | (rows > high), axis=1)
 
     def crps(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Continuous ranked probability score, in units of y; lower is better (`quernel.metrics.crps`, 99 levels)."""
@@ -283,7 +297,9 @@ def _read_rows(
             "Give a sample of the rows, or use KernelQuantileRegressor, which streams them."
         )
     rows, target, weight = check_training(header, X, y, sample_weight)
-    refuse_large(np.array([rows.min(axis=0), rows.max(axis=0)]), getattr(header, "feature_names_in_", None))
+    names, encoder = getattr(header, "feature_names_in_", None), getattr(header, "encoder_", None)
+    warn_of_traps(X, rows, target, names, encoder)
+    refuse_large(np.array([rows.min(axis=0), rows.max(axis=0)]), names)
     keys = [*rows.T, target]
     labels = None
     if groups is not None:

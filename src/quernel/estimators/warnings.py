@@ -19,7 +19,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from quernel.data.statistics import column_range
 from quernel.solvers.progress import Progress
+from quernel.tuning.alpha import auto_alpha
 from quernel.tuning.cost import as_duration
+from quernel.tuning.data_summary import DataSummary
 
 Array = NDArray[np.floating]
 
@@ -72,6 +74,26 @@ def warn_if_extrapolating(model: Any, X: Array) -> None:
             f"by over {FAR:.0%} of it): predictions for them are guesses. model.is_extrapolation(X) marks all rows "
             "outside their range. This model does not warn again.",
             ExtrapolationWarning,
+            stacklevel=stacklevel_of_caller(),
+        )
+
+
+def warn_if_alpha_is_level(alpha: Any, levels: Array, summary: DataSummary) -> None:
+    """Warn of a ridge weight that was probably meant as a quantile level, as `alpha` is in other packages.
+
+    It is told by three signs together: a round number that quantile levels are and ridge weights, often powers of ten,
+    are not; `quantiles` left at its default; and a weight far above the usual one for these data, under which the fit
+    is next to constant.
+    """
+    is_round = not isinstance(alpha, str) and 0.02 <= alpha < 1 and alpha != 0.1 and round(alpha, 3) == alpha
+    if not is_round or levels.tolist() != [0.5]:
+        return
+    usual = auto_alpha(summary.target_scale, summary.n_rows)
+    if alpha > 100 * usual:
+        warnings.warn(
+            f"alpha={alpha:g} is the ridge weight here, and about {alpha / usual:.0e} times its usual size: the fit "
+            f"will be next to constant. If it is meant as a quantile level, write quantiles={alpha:g}.",
+            UserWarning,
             stacklevel=stacklevel_of_caller(),
         )
 

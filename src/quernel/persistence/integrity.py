@@ -187,6 +187,14 @@ def _check_kernel_model(model: KernelEstimator) -> None:
             raise ValueError(f"it has {n_curves} curves of probabilities for {n_scores} scores")
 
 
+def _check_tabular(model: TabularQuantileRegressor) -> None:
+    """Raise unless a fitted model has a range and a mean of each of its columns."""
+    if _is_fitted(model):
+        n_columns = len(model.encoder_.names) if hasattr(model, "encoder_") else model.n_features_in_
+        if np.shape(model.input_range_) != (2, n_columns) or np.shape(model._fill) != (n_columns,):
+            raise ValueError(f"its ranges are not those of {n_columns} columns")
+
+
 def _check_conformal(model: ConformalQuantileRegressor) -> None:
     """Raise unless the scores of each group fit together, and refer to a method and models that exist."""
     if not _is_fitted(model):
@@ -196,7 +204,7 @@ def _check_conformal(model: ConformalQuantileRegressor) -> None:
     for scores in model.calibration_.values():
         if not isinstance(scores, Scores):
             raise TypeError("its calibration scores do not fit together")
-        lengths = {len(values) for values in (scores.below, scores.above, scores.model, scores.weight)}
+        lengths = {len(values) for values in (scores.below, scores.above, scores.model, scores.weight, scores.width)}
         if len(lengths) != 1 or not np.isin(scores.model, np.arange(len(model.estimators_))).all():
             raise ValueError("its calibration scores do not fit together")
     for inner in map(unwrap_frozen, model.estimators_):
@@ -331,18 +339,13 @@ def _make_rows(model: Any) -> Any:
     """Return input that a model accepts; None if that is not known."""
 
 
-@_make_rows.register
-def _(model: KernelEstimator) -> Any:
+@_make_rows.register(KernelEstimator)
+@_make_rows.register(TabularQuantileRegressor)
+def _(model: Any) -> Any:
     """One row, 0 clipped to the range of the training rows; of mixed columns a table, as for a `TableModel`."""
     if hasattr(model, "encoder_"):
         return _make_table(model.encoder_)
     return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None]
-
-
-@_make_rows.register
-def _(model: TabularQuantileRegressor) -> Any:
-    """One row, of the values that replace missing ones; of mixed columns a table."""
-    return _make_table(model.encoder_) if hasattr(model, "encoder_") else np.asarray(model._fill, dtype=float)[None]
 
 
 @_make_rows.register
@@ -380,8 +383,7 @@ def _try_model(model: Any) -> None:
     elif isinstance(model, KernelQuantileRegressor | TabularQuantileRegressor | TableModel):
         model.predict(rows, float(np.mean(model.quantiles_)))  # a level between the fitted ones
         model.predict_cdf(rows, np.zeros(n))
-        if not isinstance(model, TabularQuantileRegressor):
-            model.is_extrapolation(rows)
+        model.is_extrapolation(rows)
         if getattr(model, "interval", None) is not None:
             model.predict_interval(rows)
 
@@ -398,6 +400,7 @@ RULES: tuple[tuple[Any, Callable[[Any], None]], ...] = (
     (BaseEnsemble, _check_ensemble),
     (BaseHistGradientBoosting, _check_histogram_trees),
     (KernelEstimator, _check_kernel_model),
+    (TabularQuantileRegressor, _check_tabular),
     (ConformalQuantileRegressor, _check_conformal),
     (TableEncoder, _check_encoder),
     (TableModel, _check_table_model),

@@ -49,7 +49,7 @@ MODULES = (
     *("conformal.regressor", "conformal.methods", "conformal.table_model", "features.random", "features.landmarks"),
     *("kernels.base", "kernels.fourier", "kernels.arccosine", "kernels.spline", "losses.regression", "losses.margins"),
     *("tuning.plan", "tuning.alpha", "tuning.bandwidth", "tuning.n_components"),
-    *("tables.columns", "tables.encoder"),
+    *("tables.columns", "tables.encoder", "metrics"),
 )
 # Packages of scikit-learn whose estimators predict with NumPy alone, and those of trees, which `integrity` checks.
 # Compiled code of the others (libsvm, nearest neighbours, clusters, ...) trusts fitted arrays: users must name them.

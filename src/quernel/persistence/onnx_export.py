@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scale, Scores, conformal_quantile
 from quernel.conformal.table_model import TableModel
-from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor, TabularQuantileRegressor
 from quernel.estimators.levels import QuantileFunction, neighbours
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
@@ -113,12 +113,23 @@ def export_quantiles(graph: Graph, model: KernelQuantileRegressor, x: Tensor) ->
 
 def export_table_model(graph: Graph, model: TableModel, x: Tensor) -> None:
     """Export a model of tables: predict, and map back from logarithms if the target was in them."""
+    if isinstance(model.model, TabularQuantileRegressor):
+        refuse_tabular(graph, model.model, x)
     quantiles = fitted_quantiles(model.model, x)
     add_quantile_output(graph, model.model, exp(quantiles) if model.log_target else quantiles)
     if model.interval is not None:
         check_exportable(model.interval)
         bounds = calibrated_bounds(graph, model.interval, x)
         add_interval_outputs(graph, [exp(bound) if model.log_target else bound for bound in bounds])
+
+
+def refuse_tabular(graph: Graph, model: TabularQuantileRegressor, x: Tensor) -> NoReturn:  # noqa: ARG001
+    """Raise ValueError: quantiles of forests are weighted quantiles of training rows, which ONNX cannot express."""
+    raise ValueError(
+        f"{type(model).__name__} cannot be written as ONNX: the quantiles of its forests are quantiles of training "
+        "rows, weighted anew for each row. Save it by quernel.save, or export a KernelQuantileRegressor (quernel fit "
+        "--estimator kernel)."
+    )
 
 
 def export_encoder(graph: Graph, model: TableEncoder, x: Tensor) -> None:
@@ -382,6 +393,7 @@ def _group_index(graph: Graph, labels: list[Any]) -> Tensor:
 # Registry of exporters: functions that add the outputs of a model of this class to a graph. To make a new estimator
 # exportable, alone and in a pipeline, add its line.
 EXPORTERS: dict[type, Callable[[Graph, Any, Tensor], None]] = {
+    TabularQuantileRegressor: refuse_tabular,
     KernelQuantileRegressor: export_quantiles,
     KernelQuantileRegressorCV: export_quantiles,
     KernelRegressor: export_regressor,

@@ -98,13 +98,9 @@ def predict_interval_with_coverage(
             "ConformalQuantileRegressor, or draw other intervals with from_predictions."
         )
     if isinstance(model, ConformalQuantileRegressor):
-        if coverage is not None and not np.isclose(coverage, model.coverage_):
-            raise ValueError(
-                f"These intervals were calibrated for a coverage of {model.coverage_:g}; got coverage={coverage:g}. "
-                f"Leave it out, or fit a ConformalQuantileRegressor with coverage={coverage:g}."
-            )
+        coverage = model.coverage_ if coverage is None else coverage
         kwargs = {"groups": groups} if model._groups is True else {}  # True: `fit` was given an array of groups
-        return np.asarray(model.predict_interval(X, **kwargs, density_ratio=density_ratio)), model.coverage_
+        return np.asarray(model.predict_interval(X, coverage, **kwargs, density_ratio=density_ratio)), coverage
     if density_ratio is not None:
         raise ValueError(
             f"density_ratio is for intervals that were calibrated with one, and {type(inner).__name__} has none. Leave "

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.conformal.table_model import TableModel
-from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.features import LandmarkPredictor
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, QuantileFanDisplay
 from quernel.plots.style import truncate
@@ -230,12 +230,17 @@ def _describe_range(values: Array) -> str:
 
 
 def describe_choices(
-    model: KernelQuantileRegressor, X: Array, y: Array, kernel_gap: KernelGap | None = None
+    model: TabularQuantileRegressor | KernelQuantileRegressor,
+    X: Array,
+    y: Array,
+    kernel_gap: KernelGap | None = None,
 ) -> list[Choice]:
     """Return the hyperparameters of a fitted model, and how each was chosen.
 
-    X (n, d) and y (n,), in the model's units, are rows to compute its effective dimension on.
+    X (n, d) and y (n,), in the model's units, are rows to compute the effective dimension of a kernel model on.
     """
+    if isinstance(model, TabularQuantileRegressor):
+        return _describe_tabular(model)
     plan = model.plan_
     name = "Random features M" if plan.features == "random" else "Features M"
     tolerance = np.format_float_positional(model.tol, trim="-")  # 1e-06 could break at its sign at the end of a line
@@ -260,6 +265,69 @@ def describe_choices(
         ),
         Choice("Crossing levels", format_share(model.crossing_rate_, 2), _describe_crossing(model)),
     ]
+
+
+# What a reader should know of each part of a tabular model.
+PARTS = {
+    "kernel": "location and scale that vary smoothly with the columns, and one distribution of the residuals",
+    "residual_forest": "the same location and scale, and a distribution of residuals that depends on the columns",
+    "forest": "the targets of training rows that share leaves of trees with the row",
+}
+
+
+def _describe_tabular(model: TabularQuantileRegressor) -> list[Choice]:
+    """Return the shares of the parts of a tabular model, and what was chosen for each."""
+    forests = {"residual_forest": model.parts_.residual_forest, "forest": model.parts_.forest}
+    choices = [
+        Choice(
+            "Quantile levels",
+            ", ".join(f"{level:g}" for level in model.quantiles_),
+            "those of this page; the model predicts any level, and levels never cross",
+        )
+    ]
+    for name, share in model.shares_.items():
+        forest = forests.get(name)
+        grown = f": {forest.n_trees} trees, leaves of {forest.min_leaf} rows or more" if forest else ""
+        weighed = "" if len(model.shares_) == 1 else "; weighed by loss on rows that the part had not seen"
+        choices.append(
+            Choice(f"Share of the {name.replace('_', ' ')}", format_share(share, 0), f"{PARTS[name]}{grown}{weighed}")
+        )
+    smooth = model.parts_.location_scale
+    if smooth is not None:
+        kernel = smooth.feature_map.kernel
+        chosen = "bandwidths, one per column, and ridge chosen by errors on held-out rows"
+        choices += [
+            Choice("Kernel", f"{kernel.full_name}, {len(smooth.coef):,} landmarks", chosen),
+            Choice(
+                "Certified gap",
+                f"{smooth.duality_gap.max():.1e}",
+                "relative duality gap of the kernel's two regressions, of location and of scale: their objectives are "
+                "at most this fraction above the minimum. It says that they were solved, not how good predictions are",
+            ),
+        ]
+    choices.append(Choice("Calibration of levels", *_describe_calibration(model)))
+    if model.stopped_by_ is not None:
+        choices.append(Choice("Ended early", model.stopped_by_, "fewer trees, or a shorter search for bandwidths"))
+    return choices
+
+
+def _describe_calibration(model: TabularQuantileRegressor) -> tuple[str, str]:
+    """Return the largest correction of a level, and where it comes from."""
+    shift = model.parts_.calibration(model.quantiles_) - model.quantiles_
+    if not shift.any():
+        return "none", "the levels are those of the parts"
+    most = int(np.argmax(np.abs(shift)))
+    level = model.quantiles_[most]
+    why = "chosen such that levels hold on rows that were out of fold and out of bag; none were set aside for it"
+    return f"up to {100 * shift[most]:+.1f} points, at level {level:g}", why
+
+
+def find_bandwidths(model: TabularQuantileRegressor | KernelQuantileRegressor) -> Any:
+    """Return the bandwidths of a model's kernel, None if it has none."""
+    if isinstance(model, KernelQuantileRegressor):
+        return model.bandwidth_
+    smooth = model.parts_.location_scale
+    return None if smooth is None else getattr(smooth.feature_map.kernel, "bandwidth", None)
 
 
 def compute_dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.model_selection import GroupShuffleSplit
 
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
@@ -193,8 +194,17 @@ class Evaluation:
         return Interval(nominal, float(np.mean(inside)), float(np.mean(inner)), low, high, width, calibrated)
 
 
-def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple[Index, Index]:
-    """Split n rows into training rows and held-out rows: a random fifth, or the last fifth in time order."""
+def held_out_rows(
+    n: int, *, seed: int = 0, time_ordered: bool = False, units: NDArray[Any] | None = None
+) -> tuple[Index, Index]:
+    """Split n rows into training rows and held-out rows: a random fifth, or the last fifth in time order.
+
+    With the labels of units (n,), whole units are held out, a random fifth of them.
+    """
+    if units is not None and not time_ordered:
+        splitter = GroupShuffleSplit(1, test_size=OPTIONS.held_out, random_state=seed)
+        ((train, test),) = splitter.split(units, groups=units)
+        return train, test
     count = max(1, round(OPTIONS.held_out * n))
     order = np.arange(n) if time_ordered else np.random.default_rng(seed).permutation(n)
     return np.sort(order[:-count]), np.sort(order[-count:])
@@ -203,11 +213,14 @@ def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple
 def evaluate_by_refitting(
     model: TableModel, training: TrainingData, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
-    """Refit the same kind of model to four fifths of its training rows, and evaluate it on the others."""
-    train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
+    """Refit the same kind of model to four fifths of its training rows, or units, and evaluate it on the others."""
+    units = training.groups
+    train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered, units=units)
     weight = None if training.weight is None else training.weight[train]
-    refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
-    at_random = f"{len(test):,} held-out rows (a random {format_share(OPTIONS.held_out, 0)}, seed {seed})"
+    more = {} if units is None else {"groups" if model.interval is None else "units": units[train]}
+    refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight, **more))
+    of_units = "" if units is None else " of the units"
+    at_random = f"{len(test):,} held-out rows (a random {format_share(OPTIONS.held_out, 0)}{of_units}, seed {seed})"
     on = f"the last {len(test):,} rows" if time_ordered else at_random
     fitted_to = f"the same {len(train):,} rows"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
@@ -263,7 +276,7 @@ def evaluate_on(model: TableModel, X: Array, y: Array, out_of: int | None = None
 def _refit(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
     """Clone the model, with the same number of features, and fit the clone by the function."""
     estimator = clone(model.model)
-    if estimator.n_components == "auto":
+    if isinstance(model.model, KernelQuantileRegressor) and estimator.n_components == "auto":
         estimator.set_params(n_components=model.model.n_components_)
     interval = None if model.interval is None else clone(model.interval).set_params(estimator=estimator)
     with warnings.catch_warnings():
@@ -275,9 +288,10 @@ def _refit(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
 
 def _describe(model: TableModel, n_train: int, n_test: int, on: str, fitted_to: str, *, weighted: bool) -> str:
     fitted = "fitted to" if model.interval is None else "fitted to and calibrated on"
+    features = " and number of features" if isinstance(model.model, KernelQuantileRegressor) else ""
     unweighted = " The fit was weighted; the evaluation is not." if weighted else ""
     return (
-        f"For this evaluation, a model with the same settings and number of features was {fitted} {n_train:,} rows "
+        f"For this evaluation, a model with the same settings{features} was {fitted} {n_train:,} rows "
         f"and evaluated on {on}. The saved model was {fitted} all {n_train + n_test:,} rows and should be slightly "
         f"better. The baselines were fitted to {fitted_to}.{unweighted}"
     )

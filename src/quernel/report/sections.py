@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.conformal.table_model import TableModel
+from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.plots import PITDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
 from quernel.report import charts
-from quernel.report.content import Page, compute_page
+from quernel.report.content import Page, compute_page, find_bandwidths
 from quernel.report.evaluation import Evaluation, Interval
 from quernel.report.formatting import (
     Cell,
@@ -47,6 +48,12 @@ TOO_NARROW = (
     "times the one above (<code>--alpha</code>), makes it smoother; <code>--conformal</code> (in Python, "
     "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
 )
+TOO_NARROW_TABULAR = (
+    "The intervals cover fewer rows than their nominal coverage, although the levels were calibrated on rows that the "
+    "model had not seen: the evaluation rows differ from those. If rows come in units, such as patients, shops or "
+    "machines, <code>--groups</code> (in Python, <code>fit(..., groups=...)</code>) makes the intervals those of new "
+    "units; if they are in time order, <code>--conformal --time-ordered</code> calibrates on the last ones."
+)
 TIES = (
     "Rows with the same target lie exactly on predicted quantiles (ties). Then two shares are shown: of the rows below "
     "the quantile, and of those at or below it; a level between the two is calibrated. Likewise for intervals, without "
@@ -55,7 +62,7 @@ TIES = (
 CALIBRATED = (
     "The calibrated interval was adjusted by conformal prediction on {rows:,} rows that the model was not fitted to. "
     "Its coverage of new rows from the same distribution is guaranteed on average, however wrong the model; the other "
-    "intervals are as fitted."
+    "intervals are the model's own."
 )
 # At most: rows in the tables of rows, input columns in these, columns in the importance table, and column names in a
 # sentence.
@@ -128,6 +135,7 @@ def _tiles(page: Page) -> str:
     rows = "held-out" if evaluation.unseen else "evaluation"
     drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
     tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", format_number(ours), compared)]
+    tiles += _peer_tile(evaluation)
     for one in evaluation.intervals()[:1]:
         nominal = format_share(one.nominal, 0)
         details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
@@ -138,13 +146,25 @@ def _tiles(page: Page) -> str:
     calibrated = page.calibration
     details = "the share of rows below the predicted quantile matches its level, within chance"
     tiles.append(("Calibrated quantile levels", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", details))
-    gap = next(choice for choice in page.choices if choice.name == "Certified gap")
-    tiles.append((gap.name, gap.value, "the objective is at most this fraction above its minimum"))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
         for name, value, details in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
+
+
+def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
+    """Return the tile that compares the loss with that of the best other baseline; none without such."""
+    peers = list(evaluation.baselines)[1:]  # the first are unconditional quantiles
+    means = {name: float(evaluation.losses(name).mean()) for name in peers}
+    if not peers or min(means.values()) <= 0:
+        return []
+    best = min(peers, key=lambda name: means[name])
+    change = (evaluation.row_losses() - evaluation.row_losses(best)) / means[best]
+    error = change.std() / np.sqrt(len(change))
+    value = f"{format_share(abs(change.mean()))} {'lower' if change.mean() <= 0 else 'higher'}"
+    among = "" if len(peers) == 1 else f", the best of {len(peers)} baselines"
+    return [("Loss compared with a baseline", value, f"± {format_share(error)}; {best}{among}")]
 
 
 def render_data(page: Page) -> str:
@@ -170,7 +190,7 @@ def render_choices(page: Page) -> str:
     """Return the section on the hyperparameters and how they were chosen."""
     heads = ("hyperparameter", "value", "how it was chosen, or what it means")
     chosen = make_table(heads, [(row_header(one.name), one.value, one.why) for one in page.choices])
-    widths, names = page.model.model.bandwidth_, page.model.encoder.names
+    widths, names = find_bandwidths(page.model.model), page.model.encoder.names
     if widths is None or np.ndim(widths) != 1 or isinstance(widths, tuple) or len(widths) != len(names):
         return chosen
     lines = [(row_header(name), numeric_cell(format_number(width))) for name, width in zip(names, widths, strict=True)]
@@ -271,7 +291,8 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
     text = make_table(heads, lines, caption)
     if evaluation.model.interval is not None and intervals[0].calibrated:
         return f"{text}<p>{escape(CALIBRATED.format(rows=evaluation.model.interval.n_calibration_))}</p>"
-    return text + (f'<p class="warn">{TOO_NARROW}</p>' if intervals[0].observed < intervals[0].low else "")
+    remedy = TOO_NARROW if isinstance(evaluation.model.model, KernelQuantileRegressor) else TOO_NARROW_TABULAR
+    return text + (f'<p class="warn">{remedy}</p>' if intervals[0].observed < intervals[0].low else "")
 
 
 def _share_cells(without_ties: float, with_ties: float, low: float, high: float, holds: bool) -> tuple[Cell, ...]:
@@ -412,12 +433,15 @@ def render_usage(page: Page) -> str:
     """Return the section on how to use the model from Python and on the command line."""
     name, levels = PurePath(page.model_file).name, page.evaluation.levels
     between = f"{(levels[0] + levels[-1]) / 2:.3g}" if len(levels) > 1 else f"{levels[0]:g}"
+    any_level = isinstance(page.model.model, TabularQuantileRegressor)
     fitted = ", ".join(f"{level:g}" for level in page.model.quantiles_)
     python = (
         f"import quernel\n\nmodel = quernel.load({name!r})\n"
         f"model.predict(frame)  # pandas, polars or Arrow; one column per level: {fitted}\n"
-        f"model.predict(frame, quantiles={between})  # or any level between these"
+        f"model.predict(frame, quantiles={between})  # or any {'other level' if any_level else 'level between these'}"
     )
+    if any_level and page.model.interval is None:
+        python += "\nmodel.predict_interval(frame, coverage=0.8)  # lower and upper bounds, of any coverage"
     if page.model.interval is not None:
         coverage = format_share(page.model.interval.coverage_, 0)
         python += f"\nmodel.predict_interval(frame)  # calibrated lower and upper bounds: {coverage}"

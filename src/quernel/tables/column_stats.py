@@ -57,6 +57,12 @@ class EncodingOptions:
 
 
 OPTIONS = EncodingOptions()
+
+
+class Alarm(str):
+    """A sentence, or the reason to leave a column out, that estimators warn of; others are for those who ask."""
+
+
 NO_VALUES = "it holds no values at all"
 # Names of columns of whole numbers that identify rows, if no number is repeated.
 IDENTIFIER = re.compile(r"(^|.*[_\W])(id|key|uuid|guid|index|idx|row|nr|no|number)|.*[a-z](ID|Id|Key|Nr|No)", re.DOTALL)
@@ -250,7 +256,7 @@ def _encode_number(name: str, stats: NumberStats, kind: str, keep: bool) -> Colu
         what = (
             f"it counts the rows from {stats.low:.0f} to {stats.high:.0f}" if counts else "no number is repeated in it"
         )
-        return f"{what}, like an identifier of the row"
+        return Alarm(f"{what}, like an identifier of the row")
     if kind == "boolean":
         return BooleanColumn(name, stats.median, flagged)
     return NumberColumn(name, stats.median, flagged, duration=kind == "duration")
@@ -270,7 +276,7 @@ def is_identifier(name: str, stats: NumberStats) -> bool:
 
 def _encode_text(name: str, stats: TextStats, keep: bool, has_target: bool) -> Column | str:
     if stats.counts is None:
-        return (
+        return Alarm(
             f"it has more than {OPTIONS.max_distinct:,} different values, like a name or another identifier of the row"
         )
     ranked = sorted(stats.counts.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -283,7 +289,7 @@ def _encode_text(name: str, stats: TextStats, keep: bool, has_target: bool) -> C
     if not counts:
         return NO_VALUES
     if not keep and len(counts) > OPTIONS.max_categories and len(counts) > (stats.n_rows - missing) / 2:
-        return f"it has {len(counts):,} different values, like a name or another identifier of the row"
+        return Alarm(f"it has {len(counts):,} different values, like a name or another identifier of the row")
     if len(counts) == 1 and not missing:
         return f"it is {next(iter(counts))!r} everywhere"
     if not categories and not (has_target and len(counts) > OPTIONS.max_one_hot):

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
-from quernel.tables.column_stats import OPTIONS, choose_encoding, compute_stats, encodable_kind, list_remarks
+from quernel.tables.column_stats import OPTIONS, Alarm, choose_encoding, compute_stats, encodable_kind, list_remarks
 from quernel.tables.columns import (
     Column,
     NumberColumn,
@@ -68,6 +68,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         The encoding of every column that is used, in the order of the encoded matrix.
     notes_ : tuple of str
         Sentences for the user: columns that were left out, and what is unusual about others.
+    alarms_ : tuple of str
+        Those of them that estimators warn of: columns that identify rows, or that tell the target.
     dropped_ : dict of str
         By column that was left out, the reason.
     n_features_in_, feature_names_in_ : as in scikit-learn
@@ -86,6 +88,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     columns_: tuple[Column, ...]
     notes_: tuple[str, ...]
+    alarms_: tuple[str, ...]
     dropped_: dict[str, str]
 
     def __init__(
@@ -266,11 +269,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     def _store(self, found: Mapping[str, FittedColumn], names: list[str] | None, advice: Sequence[str]) -> Self:
         """Set all fitted attributes; `names` are those of the columns, None if they have none of their own."""
-        notes, dropped = [], {}
+        notes, dropped = list[str](), {}
         for name, (column, remarks, _) in found.items():
             if isinstance(column, str):
-                dropped[name] = column
-                notes.append(f"Column {name!r} is left out: {'. It '.join([column, *remarks])}.")
+                dropped[name] = str(column)
+                sentence = f"Column {name!r} is left out: {'. It '.join([column, *remarks])}."
+                notes.append(Alarm(sentence) if isinstance(column, Alarm) else sentence)
                 continue
             notes += [f"Column {name!r} {remark}." for remark in remarks]
             if isinstance(column, TargetColumn):
@@ -285,8 +289,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         columns = tuple(one.column for one in found.values() if not isinstance(one.column, str))
         if not columns:
             raise TableError(f"The table has no usable input column. {' '.join(notes)}")
-        leaks = [leak for one in found.values() for leak in one.leaks]
-        self.columns_, self.notes_, self.dropped_ = columns, (*notes, *leaks, *advice), dropped
+        notes += [leak for one in found.values() for leak in one.leaks]
+        self.columns_, self.dropped_ = columns, dropped
+        self.notes_ = tuple(map(str, [*notes, *advice]))  # plain text, as model files hold it
+        self.alarms_ = tuple(str(one) for one in notes if isinstance(one, Alarm))
         self.n_features_in_ = len(found)
         self.__dict__.pop("feature_names_in_", None)
         if names is not None:

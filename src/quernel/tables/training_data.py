@@ -22,6 +22,7 @@ from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Frame, TableError, as_entries, factorize
 from quernel.tables.parquet_table import ParquetTable, kind_of_type
 from quernel.tables.read_options import ReadOptions, read_numbers, read_targets
+from quernel.tables.traps import LONG_TAIL
 
 Array = NDArray[np.floating]
 
@@ -169,6 +170,8 @@ def _learn(
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
     frame = Frame(inputs, read_column, len(outputs), stored=False)
     encoder.fit(frame, *read_targets(outputs, options))
+    if options.log_target:  # whoever takes the logarithm needs no advice to do so
+        encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
     return (
         encoder,
         target,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.column_stats import compute_stats, is_identifier
+from quernel.tables.column_stats import Alarm, compute_stats, is_identifier
 from quernel.tables.frames import Frame
 from quernel.tables.missing_values import Markers
 
@@ -31,8 +31,11 @@ class TrapOptions:
 
 
 OPTIONS = TrapOptions()
-# What the notes say that estimators warn of: the others are for those who print the plan.
-ALARMS = ("identifier of the row", "equals the target", "predicts the target almost alone")
+LONG_TAIL = (
+    "The target is positive and has a long right tail: its logarithm may be easier to predict, and quantiles of a "
+    "logarithm are logarithms of quantiles: try --log-target, or in Python scikit-learn's "
+    "TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)."
+)
 # Names of the parts of a date.
 PARTS = {"year": ("year", "yr", "yyyy"), "month": ("month", "mnth", "mon", "mm"), "day": ("day", "dd", "mday"),
          "hour": ("hour", "hr", "hh")}  # fmt: skip
@@ -43,7 +46,7 @@ def sampling_step(n_rows: int) -> int:
     return max(-(-n_rows // OPTIONS.max_rows), 1)
 
 
-def describe_leak(name: str, values: NDArray[np.generic], y: Array) -> list[str]:
+def describe_leak(name: str, values: NDArray[np.generic], y: Array) -> list[Alarm]:
     """Return a sentence if a column equals the target, or predicts it alone.
 
     Values are numbers, or integer codes of categories, of every `sampling_step`-th row, as is y, shape (m,).
@@ -51,12 +54,11 @@ def describe_leak(name: str, values: NDArray[np.generic], y: Array) -> list[str]
     if len(y) < OPTIONS.min_rows or not np.ptp(y) > 0:
         return []
     if values.dtype.kind == "f" and np.array_equal(values, y):
-        return [f"Column {name!r} equals the target. Leave it out, unless new rows have it, too."]
+        return [Alarm(f"Column {name!r} equals the target. Leave it out, unless new rows have it, too.")]
     if explained_share(values, y) <= OPTIONS.explained:
         return []
-    return [
-        f"Column {name!r} predicts the target almost alone: is it known before the target is? If not, leave it out."
-    ]
+    remark = "predicts the target almost alone: is it known before the target is? If not, leave it out."
+    return [Alarm(f"Column {name!r} {remark}")]
 
 
 def explained_share(values: NDArray[np.generic], y: Array) -> float:
@@ -88,11 +90,7 @@ def describe_tail(y: Array) -> str | None:
     low, middle, high = np.quantile(y, [0.05, 0.5, 0.95])
     if high < OPTIONS.spread * low or high - middle < OPTIONS.tail * (middle - low):
         return None
-    return (
-        "The target is positive and has a long right tail: its logarithm may be easier to predict, and quantiles of a "
-        "logarithm are logarithms of quantiles. Try --log-target, or in Python scikit-learn's "
-        "TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)."
-    )
+    return LONG_TAIL
 
 
 def find_date_parts(names: Sequence[str]) -> str | None:
@@ -108,14 +106,16 @@ def find_date_parts(names: Sequence[str]) -> str | None:
     )
 
 
-def find_numeric_traps(frame: Frame, y: Array) -> list[str]:
+def find_numeric_traps(frame: Frame, y: Array) -> list[Alarm]:
     """Return sentences on columns of a table of numbers that identify rows or tell the target; all are still used."""
     values = {name: frame.get(name).array for name in frame.names}
     numbers = {name: column.astype(float) for name, column in values.items() if column.dtype.kind in "iuf"}
     counting = [name for name, column in values.items() if column.dtype.kind in "iu" and _begins_different(column)]
     notes = [
-        f"Column {name!r} looks like an identifier of the row: no number is repeated in it. Leave it out, unless new "
-        "rows continue it."
+        Alarm(
+            f"Column {name!r} looks like an identifier of the row: no number is repeated in it. Leave it out, unless "
+            "new rows continue it."
+        )
         for name in counting
         if is_identifier(name, compute_stats(frame.get(name), "number", Markers()))  # type: ignore[arg-type]
     ]
