@@ -64,7 +64,7 @@ def test_the_default_is_tabular_and_says_what_it_made(fitted):
     ran, summary, model = fitted
     assert isinstance(model.model, TabularQuantileRegressor)
     said = " ".join((ran.stdout + ran.stderr).split())
-    assert "The estimator is tabular (a kernel and forests), the default." in said
+    assert "Fitting a kernel and forests on 120 rows (estimator: tabular, the default)" in said
     assert (summary["estimator"], summary["estimator_reason"]) == ("tabular", "the default")
     assert summary["shares"] == model.model.shares_
     assert sum(summary["shares"].values()) == pytest.approx(1)
@@ -116,7 +116,7 @@ def test_the_kernel_is_taken_where_it_must_be_and_the_reason_is_told(here, optio
     few = () if "--components" in options else ("--max-seconds", "20")
     ran = run(*FIT, "k", "--columns", "size", *options, *few, "--quantiles", 0.5, "--json")
     assert ran.returncode == 0, ran.stderr
-    assert f"The estimator is kernel (quantiles by one kernel), {reason}." in " ".join(ran.stderr.split())
+    assert f"Fitting 1 quantile level on 120 rows (estimator: kernel, {reason})" in " ".join(ran.stderr.split())
     assert (json.loads(ran.stdout)["estimator"], json.loads(ran.stdout)["estimator_reason"]) == ("kernel", reason)
     assert isinstance(quernel.load("k").model, KernelQuantileRegressor)
 

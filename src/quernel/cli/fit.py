@@ -99,10 +99,9 @@ def fit(
             choice = estimation.choose_for_streamed(choice)
             estimator = estimation.make_estimator(choice.name, reading)
         interval = intervals.wrap(estimator, estimation.levels)
-        note(str(choice))
         doing = "Fitting and calibrating" if interval else "Fitting"
         what = "a kernel and forests" if choice.name == "tabular" else _count_levels(estimation.levels)
-        text = f"{doing} {what} on {training.n_rows:,} rows"
+        text = f"{doing} {what} on {training.n_rows:,} rows (estimator: {choice.name}, {choice.reason})"
         more: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
         if training.groups is not None:
             more["units" if interval else "groups"] = training.groups

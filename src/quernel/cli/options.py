@@ -181,10 +181,6 @@ class EstimatorChoice:
     name: str
     reason: str
 
-    def __str__(self) -> str:
-        what = "a kernel and forests" if self.name == "tabular" else "quantiles by one kernel"
-        return f"The estimator is {self.name} ({what}), {self.reason}."
-
 
 @dataclass(frozen=True)
 class FitOptions(ModelOptions):

@@ -224,6 +224,8 @@ def evaluate_by_refitting(
     on = f"the last {len(test):,} rows" if time_ordered else at_random
     fitted_to = f"the same {len(train):,} rows"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
+    if units is not None and not time_ordered:
+        how += " Rows of a unit are alike: the ranges by chance below, of independent rows, are too narrow here."
     return _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
 
 

@@ -163,8 +163,7 @@ def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     change = (evaluation.row_losses() - evaluation.row_losses(best)) / means[best]
     error = change.std() / np.sqrt(len(change))
     value = f"{format_share(abs(change.mean()))} {'lower' if change.mean() <= 0 else 'higher'}"
-    among = "" if len(peers) == 1 else f", the best of {len(peers)} baselines"
-    return [("Loss compared with a baseline", value, f"± {format_share(error)}; {best}{among}")]
+    return [("Loss compared with the best baseline", value, f"than {best} (± {format_share(error)})")]
 
 
 def render_data(page: Page) -> str:
@@ -438,7 +437,8 @@ def render_usage(page: Page) -> str:
     python = (
         f"import quernel\n\nmodel = quernel.load({name!r})\n"
         f"model.predict(frame)  # pandas, polars or Arrow; one column per level: {fitted}\n"
-        f"model.predict(frame, quantiles={between})  # or any {'other level' if any_level else 'level between these'}"
+        f"model.predict(frame, quantiles={'[0.01, 0.99]' if any_level else between})  # or any level"
+        f"{'' if any_level else ' between these'}"
     )
     if any_level and page.model.interval is None:
         python += "\nmodel.predict_interval(frame, coverage=0.8)  # lower and upper bounds, of any coverage"

@@ -1,0 +1,90 @@
+"""The page about a TabularQuantileRegressor: what it says is true of that model."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from quernel import TabularQuantileRegressor
+from quernel.conformal.table_model import TableModel
+from quernel.report import evaluate_by_refitting, report_page
+from quernel.report.evaluation import held_out_rows
+from quernel.tables.read_options import ReadOptions
+from quernel.tables.training_data import prepare
+from support.report_page import as_number, made, pinball, read
+from support.tables import sales
+
+LEVELS = [0.05, 0.5, 0.95]
+
+
+@pytest.fixture(scope="module")
+def page():
+    """Model, training rows and the page."""
+    table = sales(200)
+    training = prepare(table, ReadOptions("price"))
+    estimator = TabularQuantileRegressor(LEVELS, n_trees=30, random_state=0).fit(training.X, training.y)
+    model = TableModel(training.encoder, estimator, "price")
+    evaluation = evaluate_by_refitting(model, training, seed=3)
+    return model, training, read(report_page(model, table, evaluation, data="sales.csv", model_file="m.quernel"))
+
+
+def test_the_tiles_lead_with_loss_and_coverage_and_leave_the_gap_to_the_table(page):
+    _, training, reader = page
+    top = reader.texts[""]
+    train, test = held_out_rows(len(training.y), seed=3)
+    first = f"Pinball loss on {len(test)} held-out rows"
+    names = first, "Loss compared with the best baseline", "Coverage of the 90 % interval"
+    places = [top.index(name) for name in names]
+    assert places == sorted(places)
+    assert "gap" not in top.lower()
+    again = TabularQuantileRegressor(LEVELS, n_trees=30, random_state=0).fit(training.X[train], training.y[train])
+    ours = pinball(training.y[test], again.predict(training.X[test]), LEVELS)
+    assert as_number(reader.row("loss", "This model")[1]) == pytest.approx(ours, rel=1e-3)
+    losses = {row[0]: as_number(row[1]) for row in reader.rows["loss"][1:]}
+    best = min((name for name in losses if name not in ("This model", "Unconditional quantiles")), key=losses.get)
+    change = 100 * (losses["This model"] / losses[best] - 1)
+    found = re.search(r"([\d.]+) % (lower|higher)than (.*?) \(±", top)
+    assert (found[2], found[3]) == ("lower" if change <= 0 else "higher", best)
+    assert float(found[1]) == pytest.approx(abs(change), abs=0.2)
+
+
+def test_the_choices_are_those_of_the_model(page):
+    model, _, reader = page
+    estimator = model.model
+    for name, share in estimator.shares_.items():
+        line = reader.row("choices", f"Share of the {name.replace('_', ' ')}")
+        assert line[1] == f"{share:.0%}".replace("%", " %")
+    gap = reader.row("choices", "Certified gap")
+    assert float(gap[1]) == pytest.approx(estimator.duality_gap_.max(), rel=0.1)
+    assert "not how good predictions are" in gap[2]
+    shift = 100 * (estimator.parts_.calibration(estimator.quantiles_) - estimator.quantiles_)
+    largest = shift[np.argmax(np.abs(shift))]
+    assert f"up to {largest:+.1f} points" in reader.row("choices", "Calibration of levels")[1]
+    said = {row[0] for row in reader.rows["choices"]}
+    assert said.isdisjoint({"Ridge weight alpha", "Effective dimension", "Crossing levels", "Random features M"})
+    assert "quantiles=[0.01, 0.99])  # or any level" in reader.texts["load"]
+    assert "between these" not in reader.texts["load"]
+
+
+def test_the_remedy_for_narrow_intervals_is_none_of_a_kernel():
+    """Rows in order of time that leave their old range: no calibration on old rows helps."""
+    table = pa.table(
+        {"x": np.tile([0.0, 1.0, 2.0, 3.0], 60), "y": np.r_[np.random.default_rng(0).random(192), 9 + np.arange(48)]}
+    )
+    training = prepare(table, ReadOptions("y"))
+    estimator = TabularQuantileRegressor(LEVELS, parts=["forest"], n_trees=10).fit(training.X, training.y)
+    model = TableModel(training.encoder, estimator, "y")
+    evaluation = evaluate_by_refitting(model, training, time_ordered=True)
+    reader = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
+    assert "--groups" in reader.texts["coverage"]
+    assert "--time-ordered" in reader.texts["coverage"]
+    assert "--alpha" not in reader.texts["coverage"]
+    assert "Certified gap" not in {row[0] for row in reader.rows["choices"]}  # a forest has none
+
+
+def test_the_page_of_a_kernel_has_its_gap_in_the_table_only():
+    reader = read(made()[4])
+    assert "Certified gap" not in reader.texts[""]
+    assert "Loss compared with the best baseline" in reader.texts[""]
+    assert reader.row("choices", "Certified gap")
