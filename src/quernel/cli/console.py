@@ -45,7 +45,7 @@ def fitting(text: str) -> Iterator[None]:
     """
     text = escape(text)
     if not errors.is_terminal:
-        errors.print(f"{text} ...")
+        errors.print(f"{text} ...", soft_wrap=True)
         yield
         return
     columns = (
@@ -77,7 +77,7 @@ def working(text: str) -> Iterator[None]:
     """Show a spinner during work of unknown length."""
     text = escape(text)
     if not errors.is_terminal:
-        errors.print(f"{text} ...")
+        errors.print(f"{text} ...", soft_wrap=True)
         yield
         return
     with errors.status(text):
