@@ -91,3 +91,14 @@ def test_what_needs_a_package_names_it(tmp_path, code, packages):
     ran = run_without_extras(code, tmp_path)
     assert "ImportError" in ran.stderr
     assert advised(ran.stderr.splitlines()[-1].split(", or call")[0])[: len(packages)] == packages
+
+
+def test_importing_quernel_loads_nothing_else_and_every_name_is_there():
+    code = (
+        "import sys, quernel; heavy = {'sklearn', 'numpy', 'scipy', 'numba'} & set(sys.modules); print(sorted(heavy)); "
+    )
+    code += (
+        "print([name for name in quernel.__all__ if getattr(quernel, name, None) is None], quernel.metrics.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split("\n")[:2] == ["[]", "[] quernel.metrics"]

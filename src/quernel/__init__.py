@@ -1,17 +1,24 @@
-"""Conditional quantiles with kernels, at the cost of a linear model, each fit with a certificate."""
+"""Conditional quantiles with kernels, at the cost of a linear model, each fit with a certificate.
 
-from quernel.conformal import ConformalQuantileRegressor
-from quernel.estimators import (
-    ExtrapolationWarning,
-    KernelClassifier,
-    KernelQuantileRegressor,
-    KernelRegressor,
-    TabularQuantileRegressor,
-    estimate_cost,
-)
-from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
-from quernel.persistence import load, onnx_inputs, save, to_onnx
-from quernel.tables import TableEncoder
+Names are imported when they are first used, so that `import quernel` itself takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quernel.conformal import ConformalQuantileRegressor
+    from quernel.estimators import (
+        ExtrapolationWarning,
+        KernelClassifier,
+        KernelQuantileRegressor,
+        KernelRegressor,
+        TabularQuantileRegressor,
+        estimate_cost,
+    )
+    from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
+    from quernel.persistence import load, onnx_inputs, save, to_onnx
+    from quernel.tables import TableEncoder
 
 __version__ = "0.1.0"
 
@@ -31,3 +38,29 @@ __all__ = [
     "save",
     "to_onnx",
 ]
+
+_HOMES = {
+    "conformal": ["ConformalQuantileRegressor"],
+    "estimators": [
+        "ExtrapolationWarning", "KernelClassifier", "KernelQuantileRegressor", "KernelRegressor",
+        "TabularQuantileRegressor", "estimate_cost",
+    ],
+    "estimators.quantile_cv": ["KernelQuantileRegressorCV"],
+    "persistence": ["load", "onnx_inputs", "save", "to_onnx"],
+    "tables": ["TableEncoder"],
+}  # fmt: skip
+_HOME_OF = {name: f"quernel.{home}" for home, names in _HOMES.items() for name in names}
+_MODULES = {"data", "datasets", "features", "kernels", "losses", "metrics", "paths", "plots", "theory"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"quernel.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'quernel' has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -22,7 +22,7 @@ from quernel._threads import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign, blocks, memory_budget
 from quernel.features import PivotedCholesky, PrecomputedFeatures
 from quernel.features.landmarks import CHOLESKY
-from quernel.kernels import Kernel
+from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Loss
 from quernel.objective import Problem
 from quernel.objective.centring import Centring
@@ -203,21 +203,22 @@ def _choose_centring(task: Task, summary: DataSummary, feature_map: Any) -> Cent
     From a sample of rows: any centre and scale will do. Only columns that are features themselves are centred; others
     are random functions, and vary. Features for which it makes no difference are left as they are.
     """
-    X, ready = summary.sample.X, isinstance(feature_map, PrecomputedFeatures)
-    step = -(-len(X) // (OPTIONS.centring_rows if ready else OPTIONS.scaling_rows))
-    features, mean = feature_map.transform(np.asarray(X[::step], dtype=float)), None
-    if task.fit_intercept and ready:
-        with np.errstate(over="ignore", invalid="ignore"):  # the solver tells where numbers are not finite
+    ready = isinstance(feature_map, PrecomputedFeatures)
+    if isinstance(getattr(feature_map, "kernel", None), ShiftInvariantKernel):  # |phi|^2 is K(x, x) = 1
+        return Centring(summary.centre)
+    X = summary.sample.X[:: -(-len(summary.sample.X) // (OPTIONS.centring_rows if ready else OPTIONS.scaling_rows))]
+    features, mean = feature_map.transform(np.asarray(X, dtype=float)), None
+    with np.errstate(over="ignore", invalid="ignore"):  # the solver tells where numbers are not finite
+        if task.fit_intercept and ready:
             centre = features.mean(axis=0)
             if np.any(np.abs(centre) > FAR * (features - centre).std(axis=0)):
                 mean, features = centre, features - centre
-    return Centring(summary.centre, mean, _power_of_two(features))
+        return Centring(summary.centre, mean, _power_of_two(np.einsum("ij,ij->i", features, features)))
 
 
-def _power_of_two(features: Array) -> float:
-    """The factor by which to multiply features so that |phi| is about 1; 1 if it is not far from that."""
-    with np.errstate(over="ignore"):
-        square = float(np.mean(np.einsum("ij,ij->i", features, features)))
+def _power_of_two(squares: Array) -> float:
+    """The factor by which to multiply features, of these squared lengths (m,), to make them about 1; 1 if they are."""
+    square = float(np.mean(squares))
     if not (0 < square < np.inf) or 1 / OPTIONS.usual_scale <= square <= OPTIONS.usual_scale:
         return 1.0
     return float(2.0 ** -round(np.log2(square) / 2))

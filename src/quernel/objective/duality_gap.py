@@ -202,8 +202,9 @@ def bound_gap(
     prediction = sizes.rms_feature * norm
     if weak_ridge(problem, null):
         prediction = np.einsum("ij,ij->j", sizes.column_scale, np.abs(coef))
-    hidden, products = bound_errors(problem.loss, sizes, (objective, fenchel), (prediction, np.abs(intercept)))
-    slope = np.minimum(*bound_slopes(problem.loss, objective, fenchel))
+    slopes = bound_slopes(problem.loss, objective, fenchel)
+    hidden, products = bound_errors(problem.loss, sizes, (objective, fenchel), slopes, (prediction, np.abs(intercept)))
+    slope = np.minimum(*slopes)
     unbalanced = np.zeros_like(norm)
     if problem.fit_intercept:
         mean_dual = np.abs(sums.mean_dual)

@@ -94,7 +94,8 @@ def null_model(problem: Problem) -> NullModel:
         constant, objective = np.where(found < objective, other, constant), np.minimum(found, objective)
     sizes = _row_sizes(problem, mean_offset, square_offset)
     zero = np.zeros_like(objective)
-    error, _ = bound_errors(problem.loss, sizes, (objective, zero), (zero, np.abs(constant)))
+    slopes = bound_slopes(problem.loss, objective, zero)
+    error, _ = bound_errors(problem.loss, sizes, (objective, zero), slopes, (zero, np.abs(constant)))
     return NullModel(constant, objective, np.where(objective > 0, error, 0), sizes)
 
 
@@ -213,24 +214,31 @@ def _residuals(block: Block, loss: Loss, constant: Array) -> Iterator[tuple[slic
 
 def bound_slopes(loss: Loss, objective: Array, fenchel_gap: Array) -> tuple[Array, Array]:
     """Bounds (q,) of |slope| and of |v|: of the largest, and in the mean square; inf where there is none."""
+    low, high = loss.domain
+    largest, width = np.maximum(-low, high), loss.smoothing_width
+    if not width.any():
+        return largest, np.full_like(largest, np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        curved = np.sqrt(2 * np.maximum(objective, 0) / loss.smoothing_width)
-        curved = curved + np.sqrt(2 * fenchel_gap / loss.smoothing_width)
-    return np.max(np.abs(loss.domain), axis=0), np.where(loss.smoothing_width > 0, curved, np.inf)
+        curved = np.sqrt(2 * np.maximum(objective, 0) / width) + np.sqrt(2 * fenchel_gap / width)
+    return largest, np.where(width > 0, curved, np.inf)
 
 
 def bound_errors(
-    loss: Loss, sizes: RowSizes, parts: tuple[Array, Array], prediction: tuple[Array, Array]
+    loss: Loss,
+    sizes: RowSizes,
+    parts: tuple[Array, Array],
+    slopes: tuple[Array, Array],
+    prediction: tuple[Array, Array],
 ) -> tuple[Array, Array]:
     """Bounds (q,) of the rounding error of F and of the Fenchel gap, and of the mean of loss + conjugate + |v r|.
 
     Parameters
     ----------
     parts : F and the Fenchel gap, (q,) each
+    slopes : what `bound_slopes` returns
     prediction : bounds of the mean |phi'u|, and |b|, (q,) each
     """
-    eps, (objective, fenchel) = np.finfo(float).eps, parts
-    largest, mean_square = bound_slopes(loss, objective, fenchel)
+    eps, (objective, fenchel), (largest, mean_square) = np.finfo(float).eps, parts, slopes
     linear, whole = prediction[0], prediction[0] + prediction[1]
 
     def weigh(constant: Array | float, part: Array | float) -> Array:

@@ -66,6 +66,8 @@ class NewtonOptions:
     # Problems up to this size (rows x features) are polished, for at most so many steps, ...
     small: int = 2_000_000
     polish_steps: int = 12
+    # ... the last of which are certified, if no earlier one reached rounding error, ...
+    last_steps: int = 2
     # ... to this relative gap.
     rounding: float = 1e-16
     # After a low-rank basis was dropped, losses with kinks continue with this share of their first smoothing width.
@@ -355,10 +357,14 @@ def _certify(columns: _Columns, sums: DualSums, inner_done: Mask, best: BestIter
     columns.least = np.where(inner_done & better, estimate, columns.least)
     columns.stalls = np.where(inner_done, np.where(better, 0, columns.stalls + 1), columns.stalls)
     stalled = inner_done & (columns.stalls >= OPTIONS.max_stalls)
-    close = estimate <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal)
+    # While a column is polished, only its last fits are worth a certificate.
+    last = (estimate <= OPTIONS.rounding) | (columns.polish <= OPTIONS.last_steps)
+    close = np.where(polishing, last & (estimate <= best.relative_gap[columns.index]), estimate <= 2 * columns.goal)
     if (inner_done & close | stalled).any():
         reached = _certify_and_record(columns, inner_done & (sums.active == 0), best, iteration) <= columns.goal
-        columns.polish = np.where((reached & polishing) | stalled, -1, columns.polish)
+        # Certificates contain bounds of rounding errors, which polishing cannot lower: the estimate does not.
+        polished = polishing & inner_done & (reached | (estimate <= OPTIONS.rounding))
+        columns.polish = np.where(polished | stalled, -1, columns.polish)
         columns.goal = np.where(reached, OPTIONS.rounding, columns.goal)
 
 

@@ -195,8 +195,8 @@ class DataSummary:
     def approximate_mean(self) -> Array:
         """Weighted column means, shape (d,), of some MEAN_ROWS rows at equal distances: no pass over a large X."""
         some = slice(None, None, max(1, self.n_rows // MEAN_ROWS))
-        share = self.source.share()[some]
-        return share @ self.source.X[some] / share.sum()
+        weight = self.source.weight
+        return np.average(self.source.X[some], axis=0, weights=None if weight is None else weight[some])
 
     @cached_property
     def scales(self) -> Array:
