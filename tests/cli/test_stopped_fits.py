@@ -81,7 +81,7 @@ def test_ctrl_c_saves_the_best_model_and_a_second_one_aborts(folder, tmp_path, m
             os.kill(os.getpid(), signal.SIGINT)
 
     @contextmanager
-    def fitting(_):
+    def fitting(*_):
         with listening(press):
             yield
 

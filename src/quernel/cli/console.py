@@ -38,16 +38,21 @@ def _as_one_line(message: str) -> str:
 
 
 @contextmanager
-def fitting(text: str) -> Iterator[None]:
+def fitting(text: str, detail: str = "") -> Iterator[None]:
     """Show a fit's progress: the current duality gap or, for streamed data, the pass over the rows and the time left.
 
-    Where stderr is no terminal, a single line is printed.
+    Where stderr is no terminal, a single line is printed. `detail` is printed with the text, and not repeated beside
+    the progress.
     """
+    more = f" ({escape(detail)})" if detail else ""
     text = escape(text)
     if not errors.is_terminal:
-        errors.print(f"{text} ...", soft_wrap=True)
+        errors.print(f"{text}{more} ...", soft_wrap=True)
         yield
         return
+    if detail:
+        errors.print(f"{text}{more}", soft_wrap=True)
+        text = text.split()[0]
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

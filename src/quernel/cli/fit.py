@@ -101,11 +101,11 @@ def fit(
         interval = intervals.wrap(estimator, estimation.levels)
         doing = "Fitting and calibrating" if interval else "Fitting"
         what = "a kernel and forests" if choice.name == "tabular" else _count_levels(estimation.levels)
-        text = f"{doing} {what} on {training.n_rows:,} rows (estimator: {choice.name}, {choice.reason})"
+        text = f"{doing} {what} on {training.n_rows:,} rows", f"estimator: {choice.name}, {choice.reason}"
         more: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
         if training.groups is not None:
             more["units" if interval else "groups"] = training.groups
-        seconds = fit_with_progress(interval or estimator, training, text, **more)
+        seconds = fit_with_progress(interval or estimator, training, *text, **more)
         fitted = interval.estimators_[0] if interval else estimator
         table_model = TableModel(training.encoder, fitted, target, options.log_target, interval)
         save(table_model, model, overwrite=force)
@@ -133,6 +133,7 @@ def fit_with_progress(
     estimator: TabularQuantileRegressor | KernelQuantileRegressor | ConformalQuantileRegressor,
     training: AnyTrainingData,
     text: str,
+    detail: str = "",
     **kwargs: Any,
 ) -> float:
     """Fit with a progress display, print warnings as notes, and return the seconds it took.
@@ -146,7 +147,7 @@ def fit_with_progress(
         warnings.simplefilter("always")
         # Calibration rows may extrapolate; their scores account for it.
         warnings.simplefilter("ignore", ExtrapolationWarning)
-        with cli_error_names(), fitting(text):
+        with cli_error_names(), fitting(text, detail):
             if isinstance(training, StreamedTrainingData):
                 assert not isinstance(estimator, TabularQuantileRegressor)
                 estimator.fit(training.rows, **kwargs)

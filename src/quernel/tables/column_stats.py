@@ -355,12 +355,13 @@ FORMATS = {
     "thousands": TextFormat(
         r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?", "numbers with thousands separators", "1000 for 1,000"
     ),
+    "money": TextFormat(r"[+-]?[$€£¥]\s?\d[\d.,]*|[+-]?\d[\d.,]*\s?[$€£¥]", "amounts of money", "1000 for $1,000"),
     "comma": TextFormat(r"[+-]?\d+,\d+", "numbers with a decimal comma", "0.26 for 0,26"),
     "date": TextFormat(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?", "dates"),
     "day first": TextFormat(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}([ T].*)?", "dates", "dates like 2020-12-31"),
     "slashes": TextFormat(r"\d{4}([./])\d{1,2}\1\d{1,2}([ T].*)?", "dates", "dates like 2020-12-31"),
 }
-FIRST_CHARACTERS = frozenset("+-.0123456789")
+FIRST_CHARACTERS = frozenset("+-.0123456789$€£¥")
 DATE_FORMATS = ("date", "day first", "slashes")
 PATTERNS = {name: re.compile(one.pattern) for name, one in FORMATS.items()}
 # Values without a format that are shown.
