@@ -1,13 +1,16 @@
-"""The bar of a fit that reads files shows the pass, how far it is, and the time left."""
+"""The bar of a fit shows its stage, or the pass over files, how far it is, and the time left."""
 
 import io
+import re
 import time
 
+import numpy as np
 from rich.console import Console
 
+from quernel import TabularQuantileRegressor
 from quernel.cli import console
 from quernel.data.passes import begin_pass, watching
-from quernel.solvers.progress import Progress, report
+from quernel.solvers.progress import Progress, listening, report, report_stage
 
 
 def shown(monkeypatch, work):
@@ -34,6 +37,27 @@ def test_a_fit_in_memory_shows_its_steps(monkeypatch):
     text = shown(monkeypatch, lambda: report(Progress(7, 1, 1e-3)))
     assert "step 7, gap 1e-03" in text
     assert "pass" not in text
+
+
+def test_the_stages_of_a_tabular_fit_are_shown_in_order_with_the_time_left(monkeypatch):
+    heard = []
+
+    def work():
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(60, 2))
+        with listening(lambda progress: heard.append((progress.stage, progress.done)) if progress.stage else None):
+            TabularQuantileRegressor(n_trees=5, random_state=0).fit(X, X[:, 0] + rng.normal(size=60))
+        report_stage(*heard[0])
+        time.sleep(0.3)
+        report_stage(*heard[-1])
+
+    text = shown(monkeypatch, work)
+    assert [stage.split()[0] for stage, _ in heard] == ["fitting", "growing", "growing", "weighing"]
+    shares = [done for _, done in heard]
+    assert shares == sorted(set(shares))
+    assert shares[-1] < 1
+    assert "fitting the kernel" in text
+    assert re.search("weighing the parts on held-out rows, about .* left", text)
 
 
 def test_passes_outside_a_fit_are_not_reported():

@@ -39,7 +39,7 @@ def _as_one_line(message: str) -> str:
 
 @contextmanager
 def fitting(text: str, detail: str = "") -> Iterator[None]:
-    """Show a fit's progress: the current duality gap or, for streamed data, the pass over the rows and the time left.
+    """Show a fit's progress: its stage, the duality gap or, for streamed data, the pass over the rows; the time left.
 
     Where stderr is no terminal, a single line is printed. `detail` is printed with the text, and not repeated beside
     the progress.
@@ -69,6 +69,11 @@ def fitting(text: str, detail: str = "") -> Iterator[None]:
                 bars.update(
                     task, total=1, completed=progress.done, state=f"pass {progress.sweep} over the rows, {left}"
                 )
+                return
+            if progress.stage:
+                seconds = (bars.tasks[0].elapsed or 0) * (1 - progress.done) / max(progress.done, 1e-9)
+                state = progress.stage + (f", about {as_duration(seconds)} left" if progress.done else "")
+                bars.update(task, total=1 if progress.done else None, completed=progress.done, state=state)
                 return
             bars.update(task, state=f"step {progress.iteration}, gap {progress.gap:.0e}")
 

@@ -29,6 +29,8 @@ class Progress:
 
     While rows are read from files, `sweep` is the number of the present pass over them (otherwise 0), `done` the share
     of its rows that were read, and `left` the estimated seconds until the typical number of passes is complete.
+
+    A fit of several parts says what it is doing, `stage`, and `done` is the share of its time that has usually passed.
     """
 
     iteration: int
@@ -37,6 +39,7 @@ class Progress:
     sweep: int = 0
     done: float = 0.0
     left: float | None = None
+    stage: str = ""
 
 
 class Stop:
@@ -168,6 +171,11 @@ def report(progress: Progress) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(progress)
+
+
+def report_stage(stage: str, done: float) -> None:
+    """Say what a fit of several parts is doing from now on, and the share of its time that has usually passed."""
+    report(Progress(0, 0, float("inf"), done=done, stage=stage))
 
 
 class _Sweeps:
