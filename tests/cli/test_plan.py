@@ -12,7 +12,7 @@ import pytest
 import quernel
 import quernel.data.design_matrix
 from quernel import estimate_cost
-from quernel.tuning.cost import as_size
+from quernel.tuning.cost import as_duration, as_size
 from support.command_line import run, run_process
 from support.tables import sales
 
@@ -190,6 +190,7 @@ def test_the_command_that_is_printed_does_what_is_recommended(folder, tmp_path):
         "plan", folder / "data.csv", "--target", "price", "--subsample", 200, *options, "--kernel-gap", 0.05
     ).stdout
     assert f"To fit this: {best['command']}" in shown
+    assert f"takes about {as_duration(made['tabular_seconds'])} for so many rows" in " ".join(shown.split())
 
 
 @pytest.mark.slow

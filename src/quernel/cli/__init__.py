@@ -24,8 +24,8 @@ from quernel.cli.tune import tune
 
 app = typer.Typer(
     name="quernel",
-    help="Kernel quantile regression with random features: smooth conditional quantiles and prediction intervals, "
-    "with certified optimality.",
+    help="Conditional quantiles and prediction intervals of tables: by a kernel and forests together, or by a kernel "
+    "with random features alone, with certified optimality.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -31,7 +31,7 @@ from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
 from quernel.theory.rates import feature_exponent, violations
 from quernel.tuning.bandwidth import auto_bandwidth
-from quernel.tuning.cost import Cost, as_duration, as_size
+from quernel.tuning.cost import Cost, as_duration, as_size, estimate_tabular_seconds
 from quernel.tuning.data_summary import robust_scale, summarize_rows
 
 Array = NDArray[np.floating]
@@ -224,6 +224,12 @@ def plan(
     for sentence in report.notes:
         note(sentence)
     _print_advice(report.recommendations, report.plan)
+    if report.command:
+        seconds = as_duration(estimate_tabular_seconds(report.plan.n, report.width))
+        console.print(
+            "This is the plan of one kernel. The default of `quernel fit`, a kernel and forests, has nothing to plan "
+            f"and takes about {seconds} for so many rows, if they fit in memory."
+        )
     if plot is not None:
         console.print(f"Plot: [bold]{escape(str(plot))}[/]")
 
@@ -369,6 +375,7 @@ def _summarize(report: PlanReport, plot: Path | None) -> dict[str, Any]:
         "sampling": {one.sampling: _to_json(one, report.plan.n) for one in recommendations},
         "recommended": None if report.constants is None else _fewest_features(recommendations).sampling,
         "alpha": report.plan.alpha / report.unit,
+        "tabular_seconds": estimate_tabular_seconds(report.plan.n, report.width),
         "rate": report.plan.rate,
         "notes": [*report.data_notes, *report.notes],
         "plot": None if plot is None else str(plot),

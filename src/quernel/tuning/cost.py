@@ -230,6 +230,32 @@ def _operations(n: int, d: int, M: int, q: int, solver: str, stored: bool, linea
     return n * M * (make * (1 if stored else sweeps) + sweeps * TOUCH * levels) + 2 * HESSIANS * q * small**2 * M
 
 
+@dataclass(frozen=True)
+class TabularCost:
+    """Constants of the time of a default `TabularQuantileRegressor`, in seconds at `speed`, measured on one core."""
+
+    speed: float = 48.6e9  # of `_speed`, where the others were measured
+    pilot_rows: int = 800  # from which bandwidths are learned
+    pilot: float = 2.4e-6  # per pair of these rows
+    kernel: float = 1e-4  # per row: the normal equations of 1,000 landmarks
+    tree_rows: int = 28_000  # more do not make trees larger
+    trees: tuple[float, float] = (5e-5, 9e-6)  # per row of both forests, and per row and column
+    judged_rows: int = 4000
+    judging: tuple[float, float, float] = (0.04, 1.5e-4, 2e-5)  # constant, per judged row, per row
+
+
+def estimate_tabular_seconds(n: int, d: int) -> float:
+    """Estimate the seconds of a default fit of `TabularQuantileRegressor` on this machine, compilation apart.
+
+    n is the number of rows, d that of encoded columns.
+    """
+    own = TabularCost()
+    kernel = own.pilot * min(n, own.pilot_rows) ** 2 + own.kernel * n * min(1.0, n / 1000) ** 2
+    forests = min(n, own.tree_rows) * (own.trees[0] + own.trees[1] * d)
+    judging = own.judging[0] + own.judging[1] * min(n, own.judged_rows) + own.judging[2] * n
+    return (kernel + forests + judging) * own.speed / _speed()
+
+
 @cache
 def _speed() -> float:
     """Floating-point operations per second of a matrix product on one thread, measured in a few milliseconds."""
