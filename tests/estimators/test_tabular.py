@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import quernel
 from quernel import TabularQuantileRegressor
 from quernel.data import ArrayRows
-from quernel.estimators import forest_weights
+from quernel.estimators import forest_weights, location_scale
 from quernel.estimators.forest_weights import SortedValues, grow_forest
 from quernel.estimators.location_scale import FoldRidge, fit_location_scale
 from quernel.estimators.stacking import Calibration
@@ -136,6 +136,22 @@ def test_intervals_hold_on_new_rows_and_in_sample_residuals_do_not(n, d):
         control.append(np.abs(y[n:] - middle[n:]) <= reach)
     assert np.mean(inside) == pytest.approx(0.8, abs=0.045)
     assert np.mean(control) < 0.72
+
+
+def test_intervals_of_few_rows_with_many_columns_hold_because_bandwidths_are_learned_again(monkeypatch):
+    def held():
+        rng, inside = np.random.default_rng(0), []
+        for seed in range(5):
+            X = rng.standard_normal((1100, 20))
+            y = X[:, 0] + np.sin(2 * X[:, 1]) + 0.7 * rng.standard_normal(1100)
+            model = TabularQuantileRegressor(parts=["kernel"], random_state=seed).fit(X[:100], y[:100])
+            low, high = model.predict_interval(X[100:], 0.8).T
+            inside.append((low <= y[100:]) & (y[100:] <= high))
+        return np.mean(inside)
+
+    assert held() == pytest.approx(0.8, abs=0.06)
+    monkeypatch.setattr(location_scale, "OPTIONS", replace(location_scale.OPTIONS, rows_per_column=0))
+    assert held() < 0.72  # the negative control: rows vouch for the bandwidths that they chose
 
 
 def grouped(n_groups, size, seed):

@@ -39,7 +39,7 @@ class ForestOptions:
     min_split: int = 3  # rows of a node that is split
     per_leaf: int = 8  # rows of a leaf that enter a distribution, at most: speed against noise
     min_trees: int = 10  # grown even if there is no time left
-    block: int = 256  # rows that a thread predicts at a time
+    block: int = 128  # rows that a thread predicts at a time: what it collects for them stays in cache
 
 
 OPTIONS = ForestOptions()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from quernel._threads import parallel_map, single_threaded_blas
-from quernel.data import blocks
+from quernel.data import ArrayRows, blocks
 from quernel.estimators.solve import evaluate_outputs
 from quernel.features import LandmarkPredictor, Nystroem
 from quernel.kernels import Gaussian, Kernel, Laplacian
@@ -44,7 +44,10 @@ class LocationScaleOptions:
     kernel_tie: float = 0.05  # the rougher kernel is taken unless its log leave-one-out error is worse by this
     landmarks: tuple[int, int] = (1000, 1000)  # Nystroem features
     folds: tuple[int, int] = (8, 5)
-    search_folds: int = 3  # the first folds, which choose the ridge
+    rows_per_column: int = 40  # with fewer rows, bandwidths are learned again without each fold
+    wide_folds: tuple[int, int] = (3, 10)  # folds of those, fewer for more rows, about `wide_rows` / n
+    wide_rows: int = 1500
+    search_folds: int = 2  # the first folds, which choose the ridge
     # Tried from the first on, then in the direction in which errors fall; the diagonal of the kernel is 1.
     ridge: float = 10.0**-0.5
     ridge_step: float = 10.0**0.5
@@ -98,7 +101,29 @@ def fit_location_scale(
     """Fit m and s; return them and their out-of-fold values at the training rows, (n,) each.
 
     Rows with the same entry of `groups` (n,) are in one fold. `n_components` None is the automatic number of landmarks.
+    Bandwidths of many columns, learned from few rows, are learned again without each fold: rows that had a say in them
+    would vouch for them.
     """
+    rows = summary.source
+    weighted = ArrayRows(rows.X, rows.y, rows.share())
+    model, *out_of_fold = _fit_shared_kernel(summary, n_components, groups, rng)
+    if len(rows.y) < OPTIONS.rows_per_column * rows.X.shape[1]:
+        n_folds = int(np.clip(OPTIONS.wide_rows // len(rows.y), *OPTIONS.wide_folds))
+        folds = _draw_folds(len(rows.y), n_folds, groups, rng)
+        for fold in range(n_folds):
+            test, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            if len(test) > 0 and len(train) > 0 and not stop_requested():
+                others = None if groups is None else np.unique(groups[train], return_inverse=True)[1]
+                part = _fit_shared_kernel(DataSummary(take_rows(weighted, train)), n_components, others, rng)[0]
+                for values, predicted in zip(out_of_fold, part.predict(rows.X[test]), strict=True):
+                    values[test] = predicted
+    return model, *out_of_fold
+
+
+def _fit_shared_kernel(
+    summary: DataSummary, n_components: int | None, groups: Index | None, rng: np.random.Generator
+) -> tuple[LocationScale, Array, Array]:
+    """As `fit_location_scale`, where all folds share the kernel and the landmarks."""
     rows, share = summary.source, summary.source.share()
     large = int(summary.n_rows >= OPTIONS.large)
     landmarks = Nystroem(learn_kernel(summary), n_components or OPTIONS.landmarks[large], landmarks="distinct")

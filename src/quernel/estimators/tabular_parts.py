@@ -191,8 +191,7 @@ def _combine(draft: Parts, held_out: _HeldOut, names: list[str], calibrate: bool
     """Choose leaf sizes, then weights, then the calibration; leave out what has no weight."""
     for name in names:
         if name != "kernel":
-            trials = [draft.with_leaves(name, size) for size in OPTIONS.leaves]
-            draft = trials[int(np.argmin([held_out.loss(trial, name) for trial in trials]))]
+            draft = _choose_leaves(draft, held_out, name)
     curves = [held_out.quantiles(draft, name, GRID) for name in names]
     known = np.all([np.isfinite(one[:, 0]) for one in curves], axis=0)
     shares = np.full(len(names), 1 / len(names))
@@ -204,6 +203,24 @@ def _combine(draft: Parts, held_out: _HeldOut, names: list[str], calibrate: bool
             pit = randomized_pit(y, np.tensordot(shares, curves, axes=1), rng)
             draft = replace(draft, calibration=Calibration.from_pit(pit, weight))
     return draft.keep({name: float(share) for name, share in zip(names, shares, strict=True) if share > 0})
+
+
+def _choose_leaves(draft: Parts, held_out: _HeldOut, name: str) -> Parts:
+    """The leaf size of a forest, from the middle one in the direction in which the held-out loss falls."""
+    sizes = OPTIONS.leaves
+    middle = len(sizes) // 2
+    chosen = draft.with_leaves(name, sizes[middle])
+    best = first = held_out.loss(chosen, name)
+    for direction in (sizes[:middle][::-1], sizes[middle + 1 :]):
+        for size in direction:
+            trial = draft.with_leaves(name, size)
+            loss = held_out.loss(trial, name)
+            if loss >= best:
+                break
+            chosen, best = trial, loss
+        if best < first:
+            break
+    return chosen
 
 
 def _has_distinct_rows(X: Array, least: int) -> bool:
