@@ -106,7 +106,7 @@ def fit_location_scale(
     """
     rows = summary.source
     weighted = ArrayRows(rows.X, rows.y, rows.share())
-    model, *out_of_fold = _fit_shared_kernel(summary, n_components, groups, rng)
+    model, location, scale = _fit_shared_kernel(summary, n_components, groups, rng)
     if len(rows.y) < OPTIONS.rows_per_column * rows.X.shape[1]:
         n_folds = int(np.clip(OPTIONS.wide_rows // len(rows.y), *OPTIONS.wide_folds))
         folds = _draw_folds(len(rows.y), n_folds, groups, rng)
@@ -115,9 +115,8 @@ def fit_location_scale(
             if len(test) > 0 and len(train) > 0 and not stop_requested():
                 others = None if groups is None else np.unique(groups[train], return_inverse=True)[1]
                 part = _fit_shared_kernel(DataSummary(take_rows(weighted, train)), n_components, others, rng)[0]
-                for values, predicted in zip(out_of_fold, part.predict(rows.X[test]), strict=True):
-                    values[test] = predicted
-    return model, *out_of_fold
+                location[test], scale[test] = part.predict(rows.X[test])
+    return model, location, scale
 
 
 def _fit_shared_kernel(
