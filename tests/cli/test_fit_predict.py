@@ -160,7 +160,10 @@ LOOKS = {
     ),
     "words among few numbers": (lambda i: ["1", "2", "3", "?"][i % 4], ["is read as categories", "--missing '?'"]),
     "thousands": (lambda i: f"{i * 1009:,}", ["thousands separators, such as '1,009'", "Write 1000 for 1,000"]),
-    "money": (lambda i: f"${i * 1009:,}", ["is left out", "amounts of money, such as '$0'", "Write 1000 for $1,000"]),
+    "money": (
+        lambda i: f"${i * 1009:,}",
+        ["identifier of the row, but most of it looks like amounts of money, such as '$0'. Write 1000 for $1,000."],
+    ),
     "per cent": (lambda i: f"{i % 8}%", ["is read as categories", "percentages, such as '0%'"]),
     "decimal commas": (
         lambda i: f"0,{i % 8}",

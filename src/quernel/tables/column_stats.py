@@ -64,6 +64,7 @@ class Alarm(str):
 
 
 NO_VALUES = "it holds no values at all"
+AS_CATEGORIES = "is read as categories, but "  # which is not said of a column that is left out
 # Names of columns of whole numbers that identify rows, if no number is repeated.
 IDENTIFIER = re.compile(r"(^|.*[_\W])(id|key|uuid|guid|index|idx|row|nr|no|number)|.*[a-z](ID|Id|Key|Nr|No)", re.DOTALL)
 
@@ -231,7 +232,7 @@ def list_remarks(stats: ColumnStats) -> list[str]:
         return ["mixes text with numbers or other values, and is read as categories"]
     hint = suggest_type(stats.counts or {}) if stats.kind == "text" else None
     if hint is not None:
-        return [f"is read as categories, but {hint}"]
+        return [f"{AS_CATEGORIES}{hint}"]
     if not OPTIONS.many_gaps <= stats.n_missing / stats.n_rows < 1 or stats.kind == "category":
         return []
     return [

@@ -12,7 +12,15 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
-from quernel.tables.column_stats import OPTIONS, Alarm, choose_encoding, compute_stats, encodable_kind, list_remarks
+from quernel.tables.column_stats import (
+    AS_CATEGORIES,
+    OPTIONS,
+    Alarm,
+    choose_encoding,
+    compute_stats,
+    encodable_kind,
+    list_remarks,
+)
 from quernel.tables.columns import (
     Column,
     NumberColumn,
@@ -273,7 +281,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         for name, (column, remarks, _) in found.items():
             if isinstance(column, str):
                 dropped[name] = str(column)
-                sentence = f"Column {name!r} is left out: {'. It '.join([column, *remarks])}."
+                more = ". It ".join([column, *remarks]).replace(f". It {AS_CATEGORIES}", ", but ")
+                sentence = f"Column {name!r} is left out: {more}."
                 notes.append(Alarm(sentence) if isinstance(column, Alarm) else sentence)
                 continue
             notes += [f"Column {name!r} {remark}." for remark in remarks]
