@@ -5,11 +5,12 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.special import ndtri
 
 from quernel import TabularQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
-from quernel.report.evaluation import held_out_rows
+from quernel.report.evaluation import Evaluation, held_out_rows
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
 from support.report_page import as_number, made, pinball, read
@@ -81,6 +82,28 @@ def test_the_remedy_for_narrow_intervals_is_none_of_a_kernel():
     assert "--time-ordered" in reader.texts["coverage"]
     assert "--alpha" not in reader.texts["coverage"]
     assert "Certified gap" not in {row[0] for row in reader.rows["choices"]}  # a forest has none
+
+
+def test_chance_is_that_of_units_where_rows_are_of_units(page):
+    """The share of rows below a level varies between draws of units; the band of rows would be far too narrow."""
+    _, training, _ = page
+    rng, outside = np.random.default_rng(0), {True: 0, False: 0}
+    unit = np.repeat(np.arange(40), 10)
+    for _ in range(200):
+        y = np.repeat(rng.standard_normal(40), 10) + 0.5 * rng.standard_normal(400)
+        curves = np.tile(np.sqrt(1.25) * ndtri(LEVELS), (400, 1))  # the true quantiles of rows of new units
+        for units in (unit, None):
+            evaluation = Evaluation(page[0], np.arange(400), training.X, y, np.array(LEVELS), curves,
+                                    np.zeros((400, 1), bool), {}, "", True, units=units)  # fmt: skip
+            outside[units is not None] += not evaluation.intervals()[0].holds
+    assert outside[True] < 0.12 * 200
+    assert outside[False] > 0.3 * 200
+    few, many = np.repeat(rng.random(40) < 0.5, 10), rng.random(400) < 0.5
+    evaluation = Evaluation(page[0], np.arange(400), training.X, y, np.array(LEVELS), curves, np.zeros((400, 1), bool),
+                            {}, "", True, units=unit)  # fmt: skip
+    assert evaluation.effective_rows(few) == pytest.approx(40, abs=2)
+    assert 200 < evaluation.effective_rows(many) <= 400
+    assert evaluation.effective_rows(np.ones(400, dtype=bool)) == 400
 
 
 def test_the_page_of_a_kernel_has_its_gap_in_the_table_only():

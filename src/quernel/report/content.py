@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.features import LandmarkPredictor
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, QuantileFanDisplay
+from quernel.plots.calibration import binomial_band
 from quernel.plots.style import truncate
 from quernel.plots.table_access import drop_missing, make_grid, split_columns, to_dates
 from quernel.report.charts import ColumnFan
@@ -137,12 +138,21 @@ def compute_page(
         columns=summarize_columns(model, table),
         y=y,
         choices=describe_choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
-        calibration=CalibrationDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels),
+        calibration=_compute_calibration(evaluation),
         importance=importance,
         fans=compute_fans(model, with_target, y, most_important),
         rows=(positions if sample is None else sample.row[positions])[evaluation.rows] + 1,
         entries=with_target.take(evaluation.rows),
     )
+
+
+def _compute_calibration(evaluation: Evaluation) -> CalibrationDisplay:
+    """Compute the share of rows below each level, and what is within chance; of units by the level that varies most."""
+    shown = CalibrationDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
+    below = evaluation.y[:, None] <= evaluation.curves
+    n_rows = min(map(evaluation.effective_rows, below.T))
+    lower, upper = binomial_band(shown.levels, n_rows, shown.confidence)
+    return replace(shown, lower=lower, upper=upper, n_rows=n_rows)
 
 
 def _compute_importance(evaluation: Evaluation) -> PermutationImportanceDisplay:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -143,6 +143,8 @@ class Evaluation:
         Bounds of the calibrated interval, where the model has one.
     out_of : int or None
         Where the rows are a random sample, the number of rows that it was drawn from.
+    units : ndarray of shape (n,) or None
+        Labels of the repeated units that were held out; rows of a unit are not independent.
     """
 
     model: TableModel
@@ -157,6 +159,7 @@ class Evaluation:
     unseen: bool
     ends: Array | None = None
     out_of: int | None = None
+    units: NDArray[Any] | None = None
 
     @property
     def outside(self) -> NDArray[np.bool_]:
@@ -174,21 +177,40 @@ class Evaluation:
 
     def intervals(self) -> list[Interval]:
         """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
-        found, n = [], len(self.y)
+        found = []
         if self.model.interval is not None and self.ends is not None:
-            # Calibration rows are a random sample, too, as evaluation rows are: their variances add.
-            n_effective = int(1 / (1 / n + 1 / self.model.interval.n_calibration_))
-            found.append(self._interval(self.model.interval.coverage_, self.ends, n_effective, calibrated=True))
+            n_calibration = self.model.interval.n_calibration_
+            found.append(self._interval(self.model.interval.coverage_, self.ends, n_calibration))
         for a, b in pair_levels(self.levels).bands:
             # Not 0.8999999999999999, for 0.95 - 0.05.
             nominal = round(float(self.levels[b] - self.levels[a]), 12)
-            found.append(self._interval(nominal, self.curves[:, [a, b]], n))
+            found.append(self._interval(nominal, self.curves[:, [a, b]]))
         return found
 
-    def _interval(self, nominal: float, ends: Array, n: int, *, calibrated: bool = False) -> Interval:
-        """Return the coverage of intervals (n, 2); chance is that of a binomial share of n rows."""
+    def effective_rows(self, hits: NDArray[np.bool_]) -> int:
+        """Return how many independent rows have a share of hits, shape (n,), that varies as much as that of these rows.
+
+        All n, unless the rows are of units: then n over the design effect, the variance of sums over units relative to
+        that of independent rows.
+        """
+        n, spread = len(hits), float(np.var(hits))
+        if self.units is None or spread == 0:
+            return n
+        unit = np.unique(self.units, return_inverse=True)[1].ravel()
+        sums = np.bincount(unit, hits - hits.mean())
+        variance = float(sums @ sums) * len(sums) / max(len(sums) - 1, 1) / n
+        return int(np.clip(n * spread / variance, 1, n)) if variance > 0 else n
+
+    def _interval(self, nominal: float, ends: Array, n_calibration: int | None = None) -> Interval:
+        """Return the coverage of intervals (n, 2); chance is that of a binomial share.
+
+        Calibration rows, if given, are a random sample, too, as evaluation rows are: their variances add.
+        """
         inside = (ends[:, 0] <= self.y) & (self.y <= ends[:, 1])
         inner = inside & ~find_ties(self.y, ends).any(axis=1)
+        calibrated, n = n_calibration is not None, self.effective_rows(inside)
+        if n_calibration is not None:
+            n = max(int(n / (1 + len(inside) / n_calibration)), 1)
         low, high = map(float, binomial_band(nominal, n))
         width = float(np.mean(ends[:, 1] - ends[:, 0]))
         return Interval(nominal, float(np.mean(inside)), float(np.mean(inner)), low, high, width, calibrated)
@@ -224,9 +246,11 @@ def evaluate_by_refitting(
     on = f"the last {len(test):,} rows" if time_ordered else at_random
     fitted_to = f"the same {len(train):,} rows"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
-    if units is not None and not time_ordered:
-        how += " Rows of a unit are alike: the ranges by chance below, of independent rows, are too narrow here."
-    return _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
+    evaluation = _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
+    if units is None or time_ordered:
+        return evaluation
+    how += " Rows of a unit are alike: ranges by chance of levels and intervals are the wider for it."
+    return replace(evaluation, how=how, units=units[evaluation.rows])
 
 
 def evaluate_streamed(

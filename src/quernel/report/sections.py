@@ -64,6 +64,11 @@ CALIBRATED = (
     "Its coverage of new rows from the same distribution is guaranteed on average, however wrong the model; the other "
     "intervals are the model's own."
 )
+CALIBRATED_UNITS = (
+    "The calibrated interval was adjusted by conformal prediction on {rows:,} rows of units that the model was not "
+    "fitted to. Its coverage of rows of new units is right up to an error that decreases with the number of these "
+    "units, however wrong the model; the other intervals are the model's own."
+)
 # At most: rows in the tables of rows, input columns in these, columns in the importance table, and column names in a
 # sentence.
 WORST, SHOWN_INPUTS, MOST_BARS, MOST_NAMED = 10, 8, 12, 20
@@ -289,7 +294,8 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
     caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."
     text = make_table(heads, lines, caption)
     if evaluation.model.interval is not None and intervals[0].calibrated:
-        return f"{text}<p>{escape(CALIBRATED.format(rows=evaluation.model.interval.n_calibration_))}</p>"
+        promise = CALIBRATED if evaluation.units is None else CALIBRATED_UNITS
+        return f"{text}<p>{escape(promise.format(rows=evaluation.model.interval.n_calibration_))}</p>"
     remedy = TOO_NARROW if isinstance(evaluation.model.model, KernelQuantileRegressor) else TOO_NARROW_TABULAR
     return text + (f'<p class="warn">{remedy}</p>' if intervals[0].observed < intervals[0].low else "")
 
