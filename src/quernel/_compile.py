@@ -8,15 +8,18 @@ seconds again, no more.
 of the process. Signals raise exceptions in the main thread only, so another one imports and compiles while the main
 thread waits: an interrupt is raised there at once, and the work goes on in the background to be found done by the next
 call.
+
+*A person who waits is told.* The first compilation of a process says so, on a terminal or in a notebook.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -37,15 +40,25 @@ def run_to_the_end(function: Callable[..., Answer], *args: Any) -> Answer:
 numba = run_to_the_end(import_module, "numba")
 
 
+@cache
+def _tell_once() -> None:
+    """Say that code is compiled, if somebody is likely to watch."""
+    if "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty()):
+        print("quernel: compiling numerical code, once per installation; this takes some seconds", file=sys.stderr)
+
+
 class _OptionalCache(numba.core.caching.FunctionCache):  # type: ignore[name-defined]
     """numba's cache of one function, for which an entry that cannot be read or written is one that is not there."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function from disk; None, which means compile it, if it is not there or damaged."""
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
         except Exception:  # whatever unpickling a damaged file may raise
-            return None
+            found = None
+        if found is None:
+            _tell_once()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the compiled function to disk, where that is possible."""

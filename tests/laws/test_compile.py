@@ -137,3 +137,14 @@ use()
 @pytest.mark.parametrize(("point", "compiling"), [(2, 0), (20, 0), (60, 0), (120, 0), (200, 0), (1, 1), (12, 1)])
 def test_an_interrupt_while_numba_is_imported_or_compiles_leaves_it_whole(point, compiling):
     run(INTERRUPTED.format(point=point, compiling=compiling))
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_person_who_waits_for_the_compiler_is_told(watched, monkeypatch, capsys):
+    from quernel import _compile
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: watched)
+    _compile._tell_once.cache_clear()
+    _compile._tell_once()
+    _compile._tell_once()
+    assert capsys.readouterr().err.count("compiling numerical code, once per installation") == watched

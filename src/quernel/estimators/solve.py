@@ -46,9 +46,9 @@ class SolveOptions:
     # exceeds rounding error, so that polishing a large problem gains nothing.
     polished_size: int = 100_000
     # Rows on which predictions are compared with what was fitted: more of them cost time.
-    compared_rows: int = 64
+    compared_rows: int = 24
     # Rows from which the coordinates of ready-made features are chosen, and of those that take time to compute.
-    centring_rows: int = 1000
+    centring_rows: int = 256
     scaling_rows: int = 32
     # Mean |phi|^2, or its inverse, up to which features stay as they are.
     usual_scale: float = 1e6
@@ -244,14 +244,12 @@ def solve_full_kernel(task: Task, summary: DataSummary, kernel: Kernel) -> Solut
                 "more than memory allows. Use random features (n_components=1000, say), a larger bandwidth, a smoother "
                 "kernel, or raise max_memory."
             )
-        polish, centring = (
-            features.size <= OPTIONS.polished_size,
-            Centring(summary.centre, None, _power_of_two(features)),
-        )
+        polish, diagonal = features.size <= OPTIONS.polished_size, kernel.diagonal(source.X)
+        centring = Centring(summary.centre, None, _power_of_two(diagonal))
         features = centring.transform_features(features)
         result = half.solve(InMemoryDesign(source, features=features), centring=centring, polish=polish)
         # Kernel values and their factor are rounded; what that hides is bounded like what was left out.
-        rounding = np.finfo(float).eps * (np.sqrt(features.shape[1]) + 4) * kernel.diagonal(source.X)
+        rounding = np.finfo(float).eps * (np.sqrt(features.shape[1]) + 4) * diagonal
         missed = low_rank_bound(result.dual, share, feature_map.residual_ + rounding, np.asarray(task.alpha))
         missed = missed.reshape(len(result.objective), -1).sum(axis=1)  # several columns may form one problem
         differs = _prediction_error(task.loss, source, feature_map, centring, features, result)

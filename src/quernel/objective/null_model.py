@@ -194,7 +194,7 @@ def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Arra
     value = sum(block.share[part] @ loss.value(r) for part, r in _residuals(block, loss, constant))
     offset, _ = loss.margin_transform(block.targets)
     offset = np.abs(np.broadcast_to(offset, block.targets.shape))
-    sizes = (block.share @ offset, (block.share[:, None] * offset * offset).sum(axis=0))
+    sizes = (block.share @ offset, block.share @ (offset * offset))
     return np.asarray(value), *(size + np.zeros_like(constant) for size in sizes)
 
 

@@ -198,11 +198,11 @@ def solve(
             break
         # 1. Gradient.
         sums = columns.problem.smoothed_gradient(columns.state, columns.width)
-        inner_done = _inner_converged(columns, sums)
+        inner_done, estimate = _inner_converged(columns, sums)
         # 2. Multiplier step, where the inner problem is solved; certificate, where it looks small enough.
         if inner_done.any():
             columns.problem.update_multipliers(columns.state, columns.width, inner_done)
-            _certify(columns, sums, inner_done, best, iteration)
+            _certify(columns, sums, inner_done, estimate, best, iteration)
             columns.width = np.where(inner_done, _next_width(columns), columns.width)
         # Columns that are done leave.
         columns.polish = columns.polish - (columns.goal == OPTIONS.rounding)
@@ -320,8 +320,8 @@ def _duals_balanced(columns: _Columns, sums: DualSums) -> Mask:
     return np.abs(sums.mean_dual) <= 0.1 * columns.goal * heavier if columns.problem.fit_intercept else heavier >= 0
 
 
-def _inner_converged(columns: _Columns, sums: DualSums) -> Mask:
-    """Columns whose inner problem is solved well enough for a multiplier step.
+def _inner_converged(columns: _Columns, sums: DualSums) -> tuple[Mask, Array]:
+    """Columns whose inner problem is solved well enough for a multiplier step, and estimates of relative gaps (q,).
 
     That is to a share of the Fenchel gap or, once that is within the goal, until the dual residual is, too.
     """
@@ -336,22 +336,22 @@ def _inner_converged(columns: _Columns, sums: DualSums) -> Mask:
     dual_residuals = residual_bound(columns.problem, columns.null, columns.coef, sums.phi_t_dual, objective)
     within_goal = (dual_residuals <= 0.4 * goal) & _duals_balanced(columns, sums)
     at_rounding = np.abs(decrement) <= 1e-18 * objective  # below what floating point can improve
-    return np.where(
+    done = np.where(
         sums.fenchel_gap <= 0.5 * goal,
         within_goal | at_rounding,
         (decrement <= OPTIONS.decrement_tolerance * sums.fenchel_gap) | at_rounding,
     )
+    return done, relative(sums.fenchel_gap + dual_residuals, objective, columns.null.objective)
 
 
-def _certify(columns: _Columns, sums: DualSums, inner_done: Mask, best: BestIterate, iteration: int) -> None:
+def _certify(
+    columns: _Columns, sums: DualSums, inner_done: Mask, estimate: Array, best: BestIterate, iteration: int
+) -> None:
     """Certify the columns if one of them seems to have converged.
 
     Those that have are polished from then on; those that were polished to rounding, or no longer improve, get a
     negative `polish`.
     """
-    objective = columns.problem.objective(sums, columns.coef, columns.intercept)
-    gap = sums.fenchel_gap + residual_bound(columns.problem, columns.null, columns.coef, sums.phi_t_dual, objective)
-    estimate = relative(gap, objective, columns.null.objective)
     polishing = columns.goal == OPTIONS.rounding
     better = estimate <= OPTIONS.improvement * columns.least
     columns.least = np.where(inner_done & better, estimate, columns.least)

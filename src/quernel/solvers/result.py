@@ -259,12 +259,12 @@ class BestIterate:
         self.objective = np.where(self.is_null, null.objective, np.inf)
         self.error = np.where(self.is_null, null.error, 0.0)
         self.gap = self.objective + self.error
+        self.relative_gap = self._relative()
         self.iterations = np.zeros(q, dtype=np.intp)
         self.sweeps = 0.0
         self.hessian_rows = 0
 
-    @property
-    def relative_gap(self) -> Array:
+    def _relative(self) -> Array:
         """The gap relative to max(F, F0 / 1000), (q,)."""
         with np.errstate(invalid="ignore"):  # inf / inf before the first certificate
             rel = relative(self.gap, self.objective, self.null.objective)
@@ -295,6 +295,7 @@ class BestIterate:
         self.error[index] = np.where(lower, certificate.error, self.error[index])
         self.gap[index] = np.maximum(smallest, self.error[index])
         self.is_null[index] &= ~lower
+        self.relative_gap = self._relative()
         return lower | tighter
 
     def update(

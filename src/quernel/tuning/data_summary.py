@@ -42,7 +42,7 @@ Array = NDArray[np.floating]
 # of the sums, which depends on the order of rows, so that the result does not.
 PART, ROUNDING = 0.01, 1e-9
 # Rows of which an approximate mean is computed.
-MEAN_ROWS = 2000
+MEAN_ROWS = 500
 # Targets are centred if their median is farther from zero than so many robust scales: then every target has several
 # digits in common with the others.
 FAR = 100.0
