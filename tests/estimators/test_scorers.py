@@ -120,7 +120,7 @@ def test_models_without_quantiles_are_refused():
             make_scorer(name)(model, X, y)
 
 
-@pytest.mark.parametrize("alpha", [0.9, 0.05, 0.75, 0.025, 0.999])
+@pytest.mark.parametrize("alpha", [0.9, 0.05, 0.75, 0.975, 0.999])
 def test_an_alpha_that_looks_like_a_level_warns(alpha):
     X, y = rows()
     with pytest.warns(UserWarning, match=f"write quantiles={alpha:g}") as caught:

@@ -85,7 +85,7 @@ def warn_if_alpha_is_level(alpha: Any, levels: Array, summary: DataSummary) -> N
     are not; `quantiles` left at its default; and a weight far above the usual one for these data, under which the fit
     is next to constant.
     """
-    is_round = not isinstance(alpha, str) and 0.02 <= alpha < 1 and alpha != 0.1 and round(alpha, 3) == alpha
+    is_round = not isinstance(alpha, str) and 0.05 <= alpha < 1 and alpha != 0.1 and round(alpha, 3) == alpha
     if not is_round or levels.tolist() != [0.5]:
         return
     usual = auto_alpha(summary.target_scale, summary.n_rows)
