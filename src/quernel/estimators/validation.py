@@ -18,7 +18,7 @@ from quernel.losses import LOSSES, Loss
 from quernel.tables import TableEncoder
 from quernel.tables.columns import row_folds
 from quernel.tables.encoder import refuse_infinite
-from quernel.tables.frames import column_kind, open_frame, refuse_repeated_names, to_numbers
+from quernel.tables.frames import as_entries, open_frame, refuse_repeated_names, to_numbers
 
 Array = NDArray[np.floating]
 
@@ -305,7 +305,7 @@ def _suspicious_columns(X: Any) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def _all_numbers(X: NDArray[Any]) -> bool:
     """Whether an array of objects or text holds nothing but numbers, be they written as text, and missing values."""
-    return X.dtype.kind == "O" and all(column_kind(column) in ("number", "boolean", None) for column in X.T)
+    return X.dtype.kind == "O" and all(as_entries(column).kind in ("number", "boolean", None) for column in X.T)
 
 
 def _is_dates(values: NDArray[Any]) -> bool:

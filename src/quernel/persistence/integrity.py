@@ -14,7 +14,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property, singledispatch
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -334,29 +334,15 @@ def _is_fitted(model: Any) -> bool:
     return any(name.endswith("_") for name in vars(model))
 
 
-@singledispatch
 def _make_rows(model: Any) -> Any:
-    """Return input that a model accepts; None if that is not known."""
-
-
-@_make_rows.register(KernelEstimator)
-@_make_rows.register(TabularQuantileRegressor)
-def _(model: Any) -> Any:
-    """One row, 0 clipped to the range of the training rows; of mixed columns a table, as for a `TableModel`."""
-    if hasattr(model, "encoder_"):
-        return _make_table(model.encoder_)
-    return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None]
-
-
-@_make_rows.register
-def _(model: TableModel) -> Any:
-    return _make_table(model.encoder)
-
-
-@_make_rows.register
-def _(model: ConformalQuantileRegressor) -> Any:
-    """Those of the model inside."""
-    return _make_rows(unwrap_frozen(model.estimators_[0]))
+    """Return input that a model accepts: a row within the training range or, of mixed columns, a table; or None."""
+    if isinstance(model, ConformalQuantileRegressor):
+        return _make_rows(unwrap_frozen(model.estimators_[0]))
+    encoder = model.encoder if isinstance(model, TableModel) else getattr(model, "encoder_", None)
+    if isinstance(encoder, TableEncoder):
+        return _make_table(encoder)
+    known = isinstance(model, KernelEstimator | TabularQuantileRegressor)
+    return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None] if known else None
 
 
 def _make_table(encoder: TableEncoder) -> dict[str, list[Any]]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
@@ -27,11 +26,9 @@ from quernel.kernels import (
     Laplacian,
     Linear,
     Matern,
-    PeriodicSpline,
     ShiftInvariantKernel,
     resolve,
 )
-from quernel.kernels.spline import NEAREST, OPTIONS, TINY, Pair, Power, direct_coefficients, expansion
 from quernel.persistence.onnx_graph import (
     PREFIX,
     Graph,
@@ -43,14 +40,12 @@ from quernel.persistence.onnx_graph import (
     exp,
     hstack,
     is_missing,
-    log,
-    nearest_integer,
     sin,
     sqrt,
     where,
 )
-from quernel.tables import DateColumn, NumberColumn, TableEncoder, TextColumn, TimeColumn
-from quernel.tables.columns import CYCLES, DAY, Column
+from quernel.tables import NumberColumn, TableEncoder, TextColumn
+from quernel.tables.columns import CYCLES, Column
 from quernel.tables.frames import factorize, open_frame
 from quernel.tables.missing_values import Markers, number_markers
 
@@ -145,12 +140,11 @@ def _encode_column(x: Tensor, column: Column, encoder: TableEncoder) -> list[Ten
     missing = is_missing(x)
     filled = where(missing, column.fill, x)
     flag = [missing.astype(float)] if column.flagged else []
-    if isinstance(column, DateColumn):
-        return [*_encode_dates(column, filled), *flag]
-    if isinstance(column, TimeColumn):
-        angle = 2 * np.pi / DAY * filled
-        return [filled, sin(angle), cos(angle), *flag]
-    return [filled, *flag]
+    is_date = column.kind == "date"
+    elapsed = filled - column.start if is_date else filled
+    angles = [2 * np.pi / CYCLES[cycle] * elapsed for cycle in column.cycles]
+    waves = [function(angle) for angle in angles for function in (sin, cos)]
+    return [elapsed / CYCLES["year"] if is_date else filled, *waves, *flag]
 
 
 def _encode_text(text: Tensor, column: TextColumn, markers: tuple[str, ...]) -> Tensor:
@@ -163,13 +157,6 @@ def _encode_text(text: Tensor, column: TextColumn, markers: tuple[str, ...]) -> 
     rows = dict.fromkeys(markers, n + 1) | column.places
     row = graph.lookup(text, rows, default=n)
     return graph.constant(column.codes).take(graph.apply("Squeeze", row, np.array([1])), axis=0)
-
-
-def _encode_dates(column: DateColumn, time: Tensor) -> list[Tensor]:
-    """Return the trend in years, then sine and cosine of every cycle, each (n, 1), from seconds since 1970."""
-    elapsed = time - column.start
-    angles = [2 * np.pi / CYCLES[cycle] * elapsed for cycle in column.cycles]
-    return [elapsed / CYCLES["year"], *(function(angle) for angle in angles for function in (sin, cos))]
 
 
 def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
@@ -203,15 +190,13 @@ def random_features(kernel: Kernel, x: Tensor, frequencies: Array, phases: Array
     """Return the random features of a kernel as (factor, tensor of shape (n, M)), without their weights.
 
     sqrt(2) cos(w'x + b) for shift-invariant kernels (Rahimi and Recht 2007), rectified linear or step units for the
-    arc-cosine kernels, and the spline kernel of half the order, centred at the frequencies, for periodic splines.
+    arc-cosine kernels.
     """
     if isinstance(kernel, ShiftInvariantKernel):
         return np.sqrt(2), cos(x @ frequencies + phases)
     if type(kernel) is ArcCosine:
         unit = x @ frequencies + phases
         return np.sqrt(2), unit.maximum(0) if kernel.order == 1 else (unit > 0.0).astype(float)
-    if type(kernel) is PeriodicSpline:
-        return 1.0, periodic_spline(kernel.order / 2, _differences(x, frequencies.T), NEAREST).prod(axis=2)
     raise ValueError(_unsupported_message(kernel))
 
 
@@ -219,10 +204,6 @@ def kernel_matrix(kernel: Kernel, x: Tensor, landmarks: Array) -> Tensor:
     """Return the kernel matrix K(x_i, p_k) between rows and landmarks, shape (n, P)."""
     if type(kernel) is Linear:
         return x @ landmarks.T
-    if type(kernel) is PeriodicSpline:
-        return periodic_spline(kernel.order, _differences(x, landmarks)).prod(axis=2)
-    if type(kernel) is ArcCosine:
-        return arc_cosine(kernel, x, landmarks)
     if type(kernel) not in (Gaussian, Laplacian, Matern, Cauchy):  # not isinstance: a subclass may have another formula
         raise ValueError(_unsupported_message(kernel))
     assert isinstance(kernel, ShiftInvariantKernel)
@@ -242,73 +223,13 @@ def kernel_matrix(kernel: Kernel, x: Tensor, landmarks: Array) -> Tensor:
     return (1.0 + s if kernel.nu == 1.5 else 1.0 + s + s * s / 3.0) * decay
 
 
-def arc_cosine(kernel: ArcCosine, x: Tensor, landmarks: Array) -> Tensor:
-    """Return the arc-cosine kernel  (|x||p|)^order kappa_order(t),  shape (n, P), where t is the angle of x and p.
-
-    The bias is an additional coordinate of both. The angle is computed as tan(t/2) = |u - v| / |u + v| for the unit
-    vectors u, v of x and p, which is accurate also for small angles, unlike the arc cosine of u'v.
-    """
-    size_p = np.sqrt(kernel.bias**2 + np.sum(landmarks**2, axis=1))
-    size_x = sqrt((x * x).sum(axis=1, keepdims=True) + kernel.bias**2)
-    bias_u, bias_v = kernel.bias / size_x.maximum(TINY), kernel.bias / np.maximum(size_p, TINY)
-    u, v = x / size_x.maximum(TINY), landmarks / np.maximum(size_p, TINY)[:, None]
-    apart, together = _differences(u, v), _differences(u, -v)
-    apart_bias, together_bias = bias_u - bias_v, bias_u + bias_v
-    p = sqrt((apart * apart).sum(axis=2) + apart_bias * apart_bias)
-    q = sqrt((together * together).sum(axis=2) + together_bias * together_bias)
-    # onnxruntime has arctan in float32 only; one Newton step for  p cos(h) = q sin(h)  in float64 makes it exact.
-    half = x.graph.apply("Atan", (p / q.maximum(TINY)).astype(np.float32)).astype(float)
-    half = half + (p * cos(half) - q * sin(half)) / (q * cos(half) + p * sin(half)).maximum(TINY)
-    angle = 2.0 * half
-    if kernel.order == 0:
-        return (1.0 - angle / np.pi) * (size_x > 0.0).astype(float) * (size_p > 0).astype(float)
-    return (sin(angle) + (np.pi - angle) * cos(angle)) * size_x * (size_p / np.pi)
-
-
-def periodic_spline(order: float, t: Tensor, nearest: float = 0.0) -> Tensor:
-    """Return the periodic spline kernel Lambda_order(t), elementwise, by the expansions of `quernel.kernels.spline`.
-
-    Distances below `nearest` are raised to it, because random features of low order have a pole at 0.
-    """
-    turn = absolute(t - nearest_integer(t))
-    angle = 2 * np.pi * (turn.maximum(nearest) if nearest else turn)
-    if order >= OPTIONS.direct_from:
-        return _polynomial(tuple(cheb2poly(direct_coefficients(order))), cos(angle))
-    form = expansion(float(order))
-    return _polynomial(form.smooth, angle * angle * (2 / np.pi**2) - 1.0) + _singular(form.singular, angle)
-
-
-def _singular(form: Power | Pair, angle: Tensor) -> Tensor:
-    """Return the part of the expansion that is not smooth at angle 0; TINY keeps 0 out of powers and logarithms."""
-    if isinstance(form, Power):
-        return form.coefficient * (angle if form.order == 2 else angle.maximum(TINY) ** (form.order - 1))
-    angle = angle.maximum(TINY)
-    exponent = form.slope + log(angle)
-    bracket = form.zeta - _expm1_over(form.e, exponent)
-    return form.front * angle ** (2 * form.m) * bracket if form.m else form.front * bracket
-
-
-def _expm1_over(e: float, x: Tensor) -> Tensor:
-    """Return (exp(e x) - 1) / e, by its Taylor series near e = 0, where the difference would cancel."""
-    if abs(e) > 1e-4:
-        return (exp(e * x) - 1.0) / e
-    return x * (1.0 + e * x * (1 / 2 + e * x * (1 / 6 + e * x * (1 / 24))))
-
-
-def _polynomial(coefficients: tuple[float, ...], z: Tensor) -> Tensor:
-    """Evaluate the polynomial with these coefficients, lowest degree first, by Horner's rule."""
-    result = coefficients[-1] * z + coefficients[-2]
-    for coefficient in coefficients[-3::-1]:
-        result = result * z + coefficient
-    return result
-
-
 def _differences(x: Tensor, points: Array) -> Tensor:
     """Return x_i - p_k for all pairs, shape (n, P, d)."""
     return x.graph.apply("Unsqueeze", x, np.array([1])) - points
 
 
 def _unsupported_message(kernel: Kernel) -> str:
-    return f"The kernel {type(kernel).__name__} has no formula for ONNX. Use one of quernel's own kernels" + (
-        ", or random features (n_components=500, say)." if isinstance(kernel, ShiftInvariantKernel) else "."
+    waves = isinstance(kernel, ShiftInvariantKernel | ArcCosine)
+    return f"The kernel {type(kernel).__name__} has no formula for ONNX. Use " + (
+        "random features (n_components=500, say)." if waves else "another one of quernel's own kernels."
     )

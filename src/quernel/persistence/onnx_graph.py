@@ -141,9 +141,6 @@ class Tensor:
     __truediv__, __rtruediv__ = _binary("Div"), _binary("Div", swapped=True)
     __matmul__, __gt__ = _binary("MatMul"), _binary("Greater")
 
-    def __pow__(self, exponent: float) -> Tensor:
-        return self.graph.apply("Pow", self, float(exponent))
-
     def maximum(self, other: float) -> Tensor:
         """Elementwise maximum of the tensor and a number."""
         return self.graph.apply("Max", self, float(other))
@@ -151,10 +148,6 @@ class Tensor:
     def sum(self, axis: int, *, keepdims: bool = False) -> Tensor:
         """Sum along an axis."""
         return self.graph.apply("ReduceSum", self, np.array([axis]), keepdims=int(keepdims))
-
-    def prod(self, axis: int) -> Tensor:
-        """Product along an axis."""
-        return self.graph.apply("ReduceProd", self, np.array([axis]), keepdims=0)
 
     def take(self, index: Tensor | ArrayLike, axis: int) -> Tensor:
         """Select entries along an axis, as `np.take`: a scalar index drops the axis."""
@@ -172,9 +165,7 @@ def _unary(name: str) -> Callable[[Tensor], Tensor]:
     return lambda x: x.graph.apply(name, x)
 
 
-exp, log, sin, cos, sqrt = _unary("Exp"), _unary("Log"), _unary("Sin"), _unary("Cos"), _unary("Sqrt")
-absolute = _unary("Abs")
-nearest_integer = _unary("Round")  # halves to even
+exp, sin, cos, sqrt, absolute = _unary("Exp"), _unary("Sin"), _unary("Cos"), _unary("Sqrt"), _unary("Abs")
 
 
 def equal(x: Tensor, other: Operand) -> Tensor:

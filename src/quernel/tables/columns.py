@@ -7,6 +7,7 @@ ones included) and `encode` (from these to a block of the matrix). `persistence`
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from quernel.tables.frames import (
     NUMBER,
     Entries,
+    Parser,
     TableError,
     as_entries,
     factorize,
@@ -49,8 +51,8 @@ TEXTS = ("text", "category", "mixed")
 
 
 @dataclass(frozen=True)
-class NumberColumn:
-    """Numbers, with missing values imputed by the training median.
+class NumericColumn:
+    """A column that is read as numbers, with missing values imputed by the training median.
 
     Parameters
     ----------
@@ -59,25 +61,77 @@ class NumberColumn:
         The training median.
     flagged : bool
         Whether a missing-value indicator is added: the training rows had missing values.
-    duration : bool
-        Whether the training rows had durations, which are encoded in seconds.
     """
 
     name: str
     fill: float
     flagged: bool
-    duration: bool = False
-    kind: ClassVar[str] = "number"
-    readable: ClassVar[tuple[str, ...]] = ("number", "boolean", *TEXTS, "nothing")
+    kind: ClassVar[str]
+    readable: ClassVar[tuple[str, ...]]
+    start: ClassVar[float] = 0.0
+    cycles: ClassVar[tuple[str, ...]] = ()
 
     @property
     def names(self) -> list[str]:
         """Names of the encoded columns."""
-        return [self.name, *([f"{self.name} missing"] if self.flagged else [])]
+        first = f"{self.name} trend" if self.kind == "date" else self.name
+        return [first, *self.waves, *([f"{self.name} missing"] if self.flagged else [])]
+
+    @property
+    def waves(self) -> list[str]:
+        """Names of the cyclic (sine and cosine) columns."""
+        return [f"{self.name} {wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
 
     def can_read(self, kind: str | None, entries: Entries) -> bool:  # noqa: ARG002
+        """Whether a column of this kind can be encoded."""
+        return kind in (*self.readable, *TEXTS, "nothing")
+
+    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
+        """Return numbers, or seconds since 1970 or midnight, also if they are written as text; NaN where missing."""
+        entries, (convert, parse, needed) = as_entries(entries), READERS[self.kind]
+        if entries.kind in TEXTS:
+            order = DATE_ORDERS.get(getattr(self, "order", ""))  # a year that comes first is never mistaken
+            what = f"Column {self.name!r} holds {needed}"
+            either = parse if order is None else lambda text: parse(text) if order(text) is None else order(text)
+            return parse_entries(entries, either, markers.texts, what)
+        return np.full(len(entries), np.nan) if entries.kind == "nothing" else convert(entries)
+
+    def encode(self, values: Values) -> Array:
+        """Return shape (n, number of names)."""
+        missing = np.isnan(values)
+        filled = np.where(missing, self.fill, values)
+        if self.cycles or self.start:
+            filled = filled - self.start
+        angles = [2 * np.pi / CYCLES[cycle] * filled for cycle in self.cycles]
+        first = filled / CYCLES["year"] if self.kind == "date" else filled
+        waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
+        return np.column_stack([first, *waves, *([missing] if self.flagged else [])])
+
+
+# By kind: how columns of it are converted and text is parsed, and what is said of other text.
+READERS: dict[str, tuple[Callable[[Entries], Array], Parser, str]] = {
+    "number": (to_numbers, parse_number, "strings such as {text!r}, but the model was fitted to numbers."),
+    "boolean": (to_numbers, parse_boolean, "strings such as {text!r}, but the model was fitted to booleans."),
+    "date": (
+        to_epoch_seconds,
+        parse_date,
+        "text that is not a date ({text!r}). Write dates like 2026-11-16 08:30:00.",
+    ),
+    "time": (to_seconds_of_day, parse_time, "text that is not a time ({text!r}). Write times like 08:30:00."),
+}
+
+
+@dataclass(frozen=True)
+class NumberColumn(NumericColumn):
+    """Numbers; infinite ones are missing. `duration` is for durations, which are encoded in seconds."""
+
+    duration: bool = False
+    kind: ClassVar[str] = "number"
+    readable: ClassVar[tuple[str, ...]] = ("number", "boolean")
+
+    def can_read(self, kind: str | None, entries: Entries) -> bool:
         """Whether a column of this kind can be encoded. Numbers without a unit are not read from durations."""
-        return self.duration if kind == "duration" else kind in self.readable
+        return self.duration if kind == "duration" else super().can_read(kind, entries)
 
     def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
         """Return the numbers, also those written as text; NaN where missing or infinite."""
@@ -86,19 +140,8 @@ class NumberColumn:
 
     def parse(self, entries: Entries, markers: Markers) -> Array:
         """Do the same, with infinite numbers as they are."""
-        entries = as_entries(entries)
-        kind = entries.kind
-        if kind in TEXTS:
-            parse = parse_boolean if self.kind == "boolean" else parse_number
-            what = f"Column {self.name!r} holds strings such as {{text!r}}, but the model was fitted to {self.kind}s."
-            values = parse_entries(entries, parse, markers.texts, what)
-        else:
-            values = np.full(len(entries), np.nan) if kind == "nothing" else to_numbers(entries)
+        values = super().read(entries, markers)
         return np.where(np.isin(values, markers.numbers), np.nan, values) if markers.numbers else values
-
-    def encode(self, values: Values) -> Array:
-        """Return shape (n, 1), or (n, 2) with a missing-value indicator."""
-        return _impute(values, self.fill, self.flagged)
 
 
 @dataclass(frozen=True)
@@ -106,6 +149,30 @@ class BooleanColumn(NumberColumn):
     """Booleans as 0 and 1."""
 
     kind: ClassVar[str] = "boolean"
+
+
+@dataclass(frozen=True)
+class DateColumn(NumericColumn):
+    """Years since `start`, and sine and cosine of those cycles (day, week, year) that the training rows span.
+
+    Times are seconds since 1970, in UTC if they have a time zone. `order` is that of dates in text: 2020-12-31 is "year
+    first".
+    """
+
+    start: float  # type: ignore[misc]  # of other columns, the class says it
+    cycles: tuple[str, ...]  # type: ignore[misc]
+    order: str = "year first"
+    kind: ClassVar[str] = "date"
+    readable: ClassVar[tuple[str, ...]] = ("date",)
+
+
+@dataclass(frozen=True)
+class TimeColumn(NumericColumn):
+    """Times of day: seconds since midnight, with sine and cosine."""
+
+    kind: ClassVar[str] = "time"
+    readable: ClassVar[tuple[str, ...]] = ("time",)
+    cycles: ClassVar[tuple[str, ...]] = ("day",)
 
 
 @dataclass(frozen=True)
@@ -221,99 +288,6 @@ class TargetColumn(TextColumn):
         return self.fold_means[folds, :, values]
 
 
-@dataclass(frozen=True)
-class DateColumn:
-    """Years since `start`, and sine and cosine of those cycles (day, week, year) that the training rows span.
-
-    Times are seconds since 1970, in UTC if they have a time zone. Missing values are imputed by the training median.
-    `order` is that of dates in text: 2020-12-31 is "year first".
-    """
-
-    name: str
-    fill: float
-    flagged: bool
-    start: float
-    cycles: tuple[str, ...]
-    order: str = "year first"
-    kind: ClassVar[str] = "date"
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the encoded columns."""
-        return [f"{self.name} trend", *self.waves, *([f"{self.name} missing"] if self.flagged else [])]
-
-    @property
-    def waves(self) -> list[str]:
-        """Names of the cyclic (sine and cosine) columns."""
-        return [f"{self.name} {wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
-
-    def can_read(self, kind: str | None, entries: Entries) -> bool:  # noqa: ARG002
-        """Whether a column of this kind can be read as dates."""
-        return kind in ("date", *TEXTS, "nothing")
-
-    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
-        """Return seconds since 1970, NaN where missing."""
-        entries = as_entries(entries)
-        kind = entries.kind
-        if kind in TEXTS:
-            what = f"Column {self.name!r} holds text that is not a date ({{text!r}}). Write dates like "
-            return parse_entries(entries, self._parse, markers.texts, what + "2026-11-16 08:30:00.")
-        return np.full(len(entries), np.nan) if kind == "nothing" else to_epoch_seconds(entries)
-
-    def _parse(self, text: str) -> float | None:
-        """Parse a date in the order of the training rows, or one with the year first, which is never mistaken."""
-        found = parse_date(text)
-        return DATE_ORDERS[self.order](text) if found is None else found
-
-    def encode(self, values: Values) -> Array:
-        """Return shape (n, 1 + 2 cycles), and one more column with a missing-value indicator."""
-        imputed = _impute(values, self.fill, self.flagged)
-        time = imputed[:, 0]
-        angles = [2 * np.pi / CYCLES[cycle] * (time - self.start) for cycle in self.cycles]
-        waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
-        return np.column_stack([(time - self.start) / CYCLES["year"], *waves, imputed[:, 1:]])
-
-
-@dataclass(frozen=True)
-class TimeColumn:
-    """Times of day: seconds since midnight, with sine and cosine; missing values are imputed by the training median."""
-
-    name: str
-    fill: float
-    flagged: bool
-    kind: ClassVar[str] = "time"
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the encoded columns."""
-        return [self.name, *self.waves, *([f"{self.name} missing"] if self.flagged else [])]
-
-    @property
-    def waves(self) -> list[str]:
-        """Names of the cyclic (sine and cosine) columns."""
-        return [f"{self.name} {wave} of day" for wave in ("sine", "cosine")]
-
-    def can_read(self, kind: str | None, entries: Entries) -> bool:  # noqa: ARG002
-        """Whether a column of this kind can be read as times of day."""
-        return kind in ("time", *TEXTS, "nothing")
-
-    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
-        """Return seconds since midnight, NaN where missing."""
-        entries = as_entries(entries)
-        kind = entries.kind
-        if kind in TEXTS:
-            what = f"Column {self.name!r} holds text that is not a time ({{text!r}}). Write times like 08:30:00."
-            return parse_entries(entries, parse_time, markers.texts, what)
-        return np.full(len(entries), np.nan) if kind == "nothing" else to_seconds_of_day(entries)
-
-    def encode(self, values: Values) -> Array:
-        """Return shape (n, 3), or (n, 4) with a missing-value indicator."""
-        imputed = _impute(values, self.fill, self.flagged)
-        angle = 2 * np.pi / DAY * imputed[:, 0]
-        return np.column_stack([imputed[:, 0], np.sin(angle), np.cos(angle), imputed[:, 1:]])
-
-
-NumericColumn: TypeAlias = NumberColumn | DateColumn | TimeColumn
 Column: TypeAlias = NumericColumn | TextColumn
 
 
@@ -325,12 +299,6 @@ def check_readable(column: Column, entries: Entries) -> None:
         raise TableError(
             f"column {column.name!r} holds {type_name(entries)}, but the model was fitted to {column.kind}s{unit}."
         )
-
-
-def _impute(values: Values, fill: float, flagged: bool) -> Array:
-    missing = np.isnan(values)
-    imputed = np.where(missing, fill, values)
-    return np.column_stack([imputed, missing.astype(float)]) if flagged else imputed[:, None]
 
 
 def read_categories(categories: tuple[str, ...], entries: Entries, markers: Markers) -> NDArray[np.intp]:

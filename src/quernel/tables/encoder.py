@@ -12,15 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
-from quernel.tables.column_stats import (
-    AS_CATEGORIES,
-    OPTIONS,
-    Alarm,
-    choose_encoding,
-    compute_stats,
-    encodable_kind,
-    list_remarks,
-)
+from quernel.tables.column_stats import OPTIONS, Alarm, choose_encoding, encodable_kind
 from quernel.tables.columns import (
     Column,
     NumberColumn,
@@ -258,11 +250,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         kind, reason = encodable_kind(name, entries, name in self.categorical)
         if kind is None:
             return FittedColumn(reason)
-        stats = compute_stats(entries, kind, markers)
-        column, remarks = (
-            choose_encoding(name, kind, stats, keep=keep, has_target=targets is not None),
-            list_remarks(stats),
-        )
+        column, remarks = choose_encoding(name, entries, kind, markers, keep=keep, has_target=targets is not None)
         if isinstance(column, str) or targets is None:
             return FittedColumn(column, remarks)
         if isinstance(column, TargetColumn):
@@ -281,8 +269,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         for name, (column, remarks, _) in found.items():
             if isinstance(column, str):
                 dropped[name] = str(column)
-                more = ". It ".join([column, *remarks]).replace(f". It {AS_CATEGORIES}", ", but ")
-                sentence = f"Column {name!r} is left out: {more}."
+                sentence = f"Column {name!r} is left out: {'. It '.join([column, *remarks])}."
                 notes.append(Alarm(sentence) if isinstance(column, Alarm) else sentence)
                 continue
             notes += [f"Column {name!r} {remark}." for remark in remarks]

@@ -1,6 +1,6 @@
 """Columns of pandas, polars, Arrow and NumPy tables as plain arrays, read through narwhals.
 
-`open_frame` gives access to the columns of any table; `column_kind` says what a column holds, and `to_numbers`,
+`open_frame` gives access to the columns of any table; `Entries.kind` says what a column holds, and `to_numbers`,
 `to_epoch_seconds`, `to_seconds_of_day` and `factorize` read it, in the same way whatever library it comes from.
 """
 
@@ -10,9 +10,10 @@ import difflib
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cached_property
+from decimal import Decimal
+from functools import cached_property, partial
 from typing import Any
 
 import narwhals as nw
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 Array = NDArray[np.floating]
+# From text to the number that it stands for, None if it stands for none.
+Parser = Callable[[str], float | None]
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
@@ -58,8 +61,23 @@ class Entries:
 
     @cached_property
     def kind(self) -> str | None:
-        """What the column holds (see `column_kind`)."""
-        return _find_kind(self)
+        """What the column holds, None if there is no encoding for it.
+
+        One of number, boolean, duration, date, time, text, category (text of a categorical type), mixed (text and other
+        objects) and nothing (all missing).
+        """
+        series, dtype = self.series, self.dtype
+        if series is None:
+            return _kind_of_objects(self.array) if dtype.kind == "O" else ARRAY_KINDS.get(dtype.kind, "number")
+        if dtype.is_numeric():
+            return "number"
+        if isinstance(dtype, nw.Object):
+            return _kind_of_objects(self.array)
+        if isinstance(dtype, nw.String) and 0 < series.null_count() == len(series):
+            return "nothing"  # pandas' columns of None alone
+        if isinstance(dtype, nw.Unknown):
+            return "nothing" if type_name(self) in ("null", "unknown") else None
+        return next((kind for types, kind in KINDS if isinstance(dtype, types)), None)
 
     @cached_property
     def array(self) -> NDArray[Any]:
@@ -119,7 +137,9 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
     if hasattr(table, "collect") and hasattr(table, "collect_schema"):
         raise TableError(f"A table with its rows is needed; got a {type(table).__name__}. Call .collect() first.")
     if type(table).__name__ == "RecordBatch":
-        table = _batch_to_table(table)
+        import pyarrow as pa
+
+        table = pa.Table.from_batches([table])
     labels = list(table.columns) if hasattr(table, "dtypes") else []
     if len({*labels}) < len(labels):
         refuse_repeated_names([label for label in labels if not needed or label in needed])
@@ -147,12 +167,6 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
 def numbered_names(n_columns: int) -> list[str]:
     """Return x0, x1, ..., scikit-learn's names of columns that have none."""
     return [f"x{j}" for j in range(n_columns)]
-
-
-def _batch_to_table(batch: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.Table.from_batches([batch])
 
 
 def _open_dict(table: dict[str, Any]) -> Frame:
@@ -202,7 +216,9 @@ def _decode(series: nw.Series[Any]) -> nw.Series[Any]:
 
 
 def _open_matrix(table: Any) -> Frame:
-    matrix = table if isinstance(table, np.ndarray) else _to_matrix(table)
+    matrix = np.asarray(table)
+    if not isinstance(table, np.ndarray) and matrix.dtype.kind in "US":
+        matrix = np.array(table, dtype=object)  # numbers beside text stay numbers
     if matrix.ndim != 2:
         raise TableError(
             f"Expected 2D array, got {matrix.ndim}D array instead. Reshape your data either using "
@@ -212,12 +228,6 @@ def _open_matrix(table: Any) -> Frame:
         raise TableError("Complex data not supported: give the real and imaginary parts as columns.")
     names = numbered_names(matrix.shape[1])
     return Frame(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
-
-
-def _to_matrix(table: Any) -> NDArray[Any]:
-    """Convert rows given as lists; numbers beside text stay numbers."""
-    matrix = np.asarray(table)
-    return np.array(table, dtype=object) if matrix.dtype.kind in "US" else matrix
 
 
 def refuse_repeated_names(names: Sequence[Any]) -> None:
@@ -242,30 +252,6 @@ def suggest_name(name: str, known: Sequence[str]) -> str:
 
 
 # Kinds of columns
-
-
-def column_kind(values: Any) -> str | None:
-    """Return what a column holds, None if there is no encoding for it.
-
-    One of number, boolean, duration, date, time, text, category (text of a categorical type), mixed (text and other
-    objects) and nothing (all missing).
-    """
-    return as_entries(values).kind
-
-
-def _find_kind(entries: Entries) -> str | None:
-    series, dtype = entries.series, entries.dtype
-    if series is None:
-        return _kind_of_objects(entries.array) if dtype.kind == "O" else ARRAY_KINDS.get(dtype.kind, "number")
-    if dtype.is_numeric():
-        return "number"
-    if isinstance(dtype, nw.Object):
-        return _kind_of_objects(entries.array)
-    if isinstance(dtype, nw.String) and 0 < series.null_count() == len(series):
-        return "nothing"  # pandas' columns of None alone
-    if isinstance(dtype, nw.Unknown):
-        return "nothing" if type_name(entries) in ("null", "unknown") else None
-    return next((kind for types, kind in KINDS if isinstance(dtype, types)), None)
 
 
 KINDS: tuple[tuple[Any, str], ...] = (
@@ -297,7 +283,7 @@ def _kind_of_objects(values: NDArray[Any]) -> str | None:
     types = {one for one in {*map(type, entries)} if one.__name__ not in ("NoneType", "NAType", "NaTType")}
     if float in types and all(value != value for value in entries if type(value) is float):
         types.discard(float)  # NaN marks missing values of any kind
-    kinds = {_kind_of_type(one) for one in types}
+    kinds = {next((kind for family, kind in FAMILIES if issubclass(one, family)), None) for one in types}
     if not kinds:
         return "nothing"
     if kinds <= {"number", "boolean"}:
@@ -307,17 +293,14 @@ def _kind_of_objects(values: NDArray[Any]) -> str | None:
     return "mixed" if kinds <= {"text", "number", "boolean", "date"} else None
 
 
-def _kind_of_type(one: type) -> str | None:
-    families: tuple[tuple[Any, str], ...] = (
-        (str, "text"),
-        ((bool, np.bool_), "boolean"),
-        (timedelta, "duration"),
-        (numbers.Complex, "number"),
-        ((date, datetime), "date"),
-        (time, "time"),
-    )
-    named = {"Decimal": "number"}.get(one.__name__)
-    return named or next((kind for family, kind in families if issubclass(one, family)), None)
+FAMILIES: tuple[tuple[Any, str], ...] = (
+    (str, "text"),
+    ((bool, np.bool_), "boolean"),
+    (timedelta, "duration"),
+    ((numbers.Complex, Decimal), "number"),
+    ((date, datetime), "date"),
+    (time, "time"),
+)
 
 
 def is_missing(value: Any) -> bool:
@@ -338,28 +321,33 @@ def to_numbers(entries: Entries) -> Array:
     cast = isinstance(entries.dtype, nw.Boolean | nw.Decimal)
     values = entries.values.cast(nw.Float64).to_numpy() if cast else entries.array
     if values.dtype.kind == "m":
-        return _to_microseconds(values, "timedelta64[us]") / 1e6
-    if values.dtype.kind != "O":
-        return values.astype(float, copy=False)
-    return np.array([np.nan if is_missing(value) else _to_float(value) for value in values.tolist()], dtype=float)
-
-
-def _to_float(value: Any) -> float:
-    return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
+        return _to_seconds(values, "timedelta64[us]")
+    return _map_objects(_to_float, values) if values.dtype.kind == "O" else values.astype(float, copy=False)
 
 
 def to_epoch_seconds(entries: Entries) -> Array:
     """Return dates as seconds since 1970, in UTC if they have a time zone, shape (n,), missing values as NaN."""
     values = entries.array
-    if values.dtype.kind == "M":
-        return _to_microseconds(values, "datetime64[us]") / 1e6
-    return np.array(
-        [np.nan if is_missing(value) else _date_to_seconds(value) for value in values.tolist()], dtype=float
-    )
+    return _to_seconds(values, "datetime64[us]") if values.dtype.kind == "M" else _map_objects(_date_to_seconds, values)
 
 
-def _to_microseconds(values: NDArray[Any], unit: str) -> Array:
-    return np.where(np.isnat(values), np.nan, values.astype(unit).astype(np.int64))
+def to_seconds_of_day(entries: Entries) -> Array:
+    """Return times of day as seconds since midnight, shape (n,), missing values as NaN."""
+    return _map_objects(_time_to_seconds, plain_values(entries))
+
+
+def _map_objects(convert: Callable[[Any], float], values: Iterable[Any]) -> Array:
+    return np.array([np.nan if is_missing(value) else convert(value) for value in values], dtype=float)
+
+
+def _to_seconds(values: NDArray[Any], unit: str) -> Array:
+    seconds = values.astype(unit, copy=False).view(np.int64) / 1e6
+    seconds[np.isnat(values)] = np.nan
+    return seconds
+
+
+def _to_float(value: Any) -> float:
+    return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
 
 
 def _date_to_seconds(value: date) -> float:
@@ -367,12 +355,6 @@ def _date_to_seconds(value: date) -> float:
         value = datetime(value.year, value.month, value.day)
     value = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
     return ((value - EPOCH) // MICROSECOND) / 1e6
-
-
-def to_seconds_of_day(entries: Entries) -> Array:
-    """Return times of day as seconds since midnight, shape (n,), missing values as NaN."""
-    values = plain_values(entries)
-    return np.array([np.nan if is_missing(value) else _time_to_seconds(value) for value in values], dtype=float)
 
 
 def _time_to_seconds(value: time) -> float:
@@ -426,27 +408,14 @@ def parse_boolean(text: str) -> float | None:
     return 1.0 if text in (*BOOLEANS[0], "1") else 0.0 if text in (*BOOLEANS[1], "0") else None
 
 
-def parse_date(text: str) -> float | None:
-    """Return the seconds since 1970 of a date like 2026-11-16 or 2026-11-16 08:30:00, None for other text."""
-    if not DATE.fullmatch(text):
-        return None
+def _parse_iso(pattern: re.Pattern[str], read: Callable[[str], Any], convert: Callable[[Any], float], text: str) -> Any:
     try:
-        return _date_to_seconds(datetime.fromisoformat(text))
+        return convert(read(text)) if pattern.fullmatch(text) else None
     except ValueError:
         return None
 
 
-def parse_day_first(text: str) -> float | None:
-    """Return the seconds since 1970 of a date like 31.12.2020 or 31/12/20 08:30, None for other text."""
-    return _parse_parts(text, "second", "first")
-
-
-def parse_month_first(text: str) -> float | None:
-    """Return the seconds since 1970 of a date like 12/31/2020 or 12/31/20 08:30, None for other text."""
-    return _parse_parts(text, "first", "second")
-
-
-def _parse_parts(text: str, month: str, day: str) -> float | None:
+def _parse_parts(month: str, day: str, text: str) -> float | None:
     found = DAY_OR_MONTH_FIRST.fullmatch(text)
     if found is None:
         return None
@@ -455,23 +424,21 @@ def _parse_parts(text: str, month: str, day: str) -> float | None:
     return parse_date(f"{year:04}-{int(found[month]):02}-{int(found[day]):02} {found['time'] or '00:00'}")
 
 
+# Seconds since 1970 of dates like 2026-11-16 or 2026-11-16 08:30:00, like 31.12.2020 or 31/12/20 08:30, and like
+# 12/31/2020; seconds since midnight of times like 08:30 or 08:30:00; None for other text.
+parse_date: Parser = partial(_parse_iso, DATE, datetime.fromisoformat, _date_to_seconds)
+parse_day_first: Parser = partial(_parse_parts, "second", "first")
+parse_month_first: Parser = partial(_parse_parts, "first", "second")
+parse_time: Parser = partial(_parse_iso, CLOCK, time.fromisoformat, _time_to_seconds)
+
+
 def has_zone(text: str) -> bool:
     """Whether a date in text has a time zone."""
     found = DATE.fullmatch(text)
     return found is not None and found["zone"] is not None
 
 
-def parse_time(text: str) -> float | None:
-    """Return the seconds since midnight of a time like 08:30 or 08:30:00, None for other text."""
-    if not CLOCK.fullmatch(text):
-        return None
-    try:
-        return _time_to_seconds(time.fromisoformat(text))
-    except ValueError:
-        return None
-
-
-def parse_entries(entries: Entries, parse: Callable[[str], float | None], markers: frozenset[str], what: str) -> Array:
+def parse_entries(entries: Entries, parse: Parser, markers: frozenset[str], what: str) -> Array:
     """Parse a column of text, shape (n,), empty text and missing-value markers as NaN.
 
     Raise TableError with an example of text that cannot be parsed; `what` says what the column holds instead of.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from quernel.data.parquet import ParquetFiles, RowBatch, RowGroup
-from quernel.tables.frames import TableError, column_kind
+from quernel.tables.frames import TableError, as_entries
 
 ColumnFilter = Callable[[str], bool]
 REMEDY = "Files must have the same columns."
@@ -130,8 +130,8 @@ def _cast_column(field: pa.Field, table: pa.Table | pa.RecordBatch, path: str) -
 
 
 def kind_of_type(arrow_type: pa.DataType) -> str | None:
-    """Return the kind of a column of this Arrow type, as `frames.column_kind` does."""
-    return column_kind(pa.chunked_array([], arrow_type))
+    """Return the kind of a column of this Arrow type."""
+    return as_entries(pa.chunked_array([], arrow_type)).kind
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

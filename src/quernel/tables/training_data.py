@@ -159,6 +159,8 @@ def _learn(
     some = None if finite.all() else pa.array(finite)
     outputs = outputs if some is None else outputs.filter(some)
     _check_weights(outputs, options)
+    y, weight = read_targets(outputs, options)
+    del outputs  # whose memory the columns need
 
     def read_column(name: str) -> Any:
         kind = schema.field(name).type
@@ -168,15 +170,11 @@ def _learn(
 
     kept = [name for name in options.columns or () if name in inputs]
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
-    frame = Frame(inputs, read_column, len(outputs), stored=False)
-    encoder.fit(frame, *read_targets(outputs, options))
+    encoder.fit(Frame(inputs, read_column, len(y), stored=False), y, weight)
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
-    return (
-        encoder,
-        target,
-        None if options.groups is None else _hash_labels(read_column(options.groups), options.groups),
-    )
+    groups = None if options.groups is None else _hash_labels(read_column(options.groups), options.groups)
+    return encoder, target, groups
 
 
 def _check_target(y: Array, options: ReadOptions) -> None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.column_stats import Alarm, compute_stats, is_identifier
+from quernel.tables.column_stats import Alarm, is_identifier
 from quernel.tables.frames import Frame
-from quernel.tables.missing_values import Markers
 
 Array = NDArray[np.floating]
 
@@ -117,7 +116,7 @@ def find_numeric_traps(frame: Frame, y: Array) -> list[Alarm]:
             "new rows continue it."
         )
         for name in counting
-        if is_identifier(name, compute_stats(frame.get(name), "number", Markers()))  # type: ignore[arg-type]
+        if is_identifier(name, numbers[name])
     ]
     step = sampling_step(len(y))
     return notes + [note for name, column in numbers.items() for note in describe_leak(name, column[::step], y[::step])]
