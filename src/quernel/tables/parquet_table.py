@@ -81,23 +81,16 @@ def unify_schema(schemas: Iterable[tuple[str, pa.Schema]], needed: ColumnFilter 
     Types of the same kind are promoted: integers to other numbers, a column that is empty in one file to any type. A
     column that is not needed and in which the files differ has Arrow's null type.
     """
-    first: str | None = None
-    types: dict[str, pa.DataType | None] = {}
-    dropped: set[str] = set()
-    for path, found in schemas:
+    (first, found), *others = schemas
+    types: dict[str, pa.DataType | None] = {field.name: without_view(field.type) for field in found}
+    for path, found in others:
         other = {field.name: without_view(field.type) for field in found}
-        if first is None:
-            first, types = path, dict(other)
-            continue
         for name in dict.fromkeys([*types, *other]):
             one, new = types.get(name), other.get(name)
-            common = None if one is None or new is None else _common_type(one, new)
-            if common is None and needed(name):
+            types[name] = None if one is None or new is None else _common_type(one, new)
+            if types[name] is None and needed(name):
                 raise TableError(f"{_describe_difference(name, path, new, first, one)} {REMEDY}")
-            if common is None:
-                dropped.add(name)
-            types[name] = common
-    return pa.schema([(name, pa.null() if name in dropped else kind) for name, kind in types.items()])
+    return pa.schema([(name, pa.null() if kind is None else kind) for name, kind in types.items()])
 
 
 def _describe_difference(name: str, path: str, new: pa.DataType | None, first: str, one: pa.DataType | None) -> str:
