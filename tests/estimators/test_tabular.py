@@ -11,13 +11,15 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import quernel
 from quernel import TabularQuantileRegressor
-from quernel.data import ArrayRows
+from quernel.data import ArrayRows, ParquetRows, Piece
 from quernel.estimators import forest_weights, location_scale
 from quernel.estimators.forest_weights import SortedValues, grow_forest
-from quernel.estimators.location_scale import FoldRidge, fit_location_scale
+from quernel.estimators.location_scale import AllRows, FoldRidge, fit_location_scale
 from quernel.estimators.stacking import Calibration
+from quernel.features import Nystroem
 from quernel.metrics import pinball_loss
 from quernel.tuning.data_summary import DataSummary
+from quernel.tuning.krr_pilot import winsorize
 
 # A fifth of the default trees: laws hold for any number, and tests are quicker.
 QUICK = {"n_trees": 20, "random_state": 0}
@@ -248,6 +250,7 @@ def test_saved_models_predict_the_same_and_forged_trees_are_refused(fitted, tmp_
         ({"n_components": "many"}, "n_components"),
         ({"calibrate": 1}, "calibrate"),
         ({"max_seconds": -1}, "max_seconds"),
+        ({"max_rows": 0}, "max_rows"),
         ({"quantiles": [0.1, 1.2]}, "strictly between 0 and 1"),
     ],
 )
@@ -262,8 +265,8 @@ def test_bad_groups_and_inputs_are_refused():
         TabularQuantileRegressor().fit(X, y, groups=[1, 2])
     with pytest.raises(ValueError, match="one label only"):
         TabularQuantileRegressor().fit(X, y, groups=np.zeros(50))
-    with pytest.raises(ValueError, match="in memory"):
-        TabularQuantileRegressor().fit(ArrayRows(X, y), None)
+    with pytest.raises(ValueError, match="groups are for arrays"):
+        TabularQuantileRegressor().fit(ArrayRows(X, y), groups=np.arange(50))
     model = TabularQuantileRegressor(**QUICK).fit(X, y)
     with pytest.raises(ValueError, match="coverage"):
         model.predict_interval(X, 1.0)
@@ -296,14 +299,14 @@ def test_out_of_fold_values_are_those_of_refits():
     P, w = np.column_stack([Phi, np.full(60, 10.0)]), weight / weight.mean()
     y -= w @ y / 60
     folded = FoldRidge(P, weight / weight.sum(), folds)
-    ridge, predicted = folded.select(y)
+    fit = folded.fit(y)
+    ridge, predicted = fit.ridge, fit.out_of_fold
     for k in range(3):
         train = folds != k
         gram = P[train].T @ (w[train, None] * P[train]) + ridge * np.eye(5)
         coef = np.linalg.solve(gram, P[train].T @ (w[train] * y[train]))
         assert predicted[~train] == pytest.approx(P[~train] @ coef, abs=1e-8)
     # All rows: the intercept has no penalty, and the gap bounds the excess of the objective.
-    fit = folded.fit(y)
     coef = np.linalg.solve(P.T @ (w[:, None] * P) + fit.ridge * np.diag([1, 1, 1, 1, 0]), P.T @ (w * y))
     assert fit.coef == pytest.approx(coef[:4], abs=1e-9)
     assert fit.intercept == pytest.approx(10 * coef[4], abs=1e-9)
@@ -387,3 +390,47 @@ def test_frames_with_text_dates_and_gaps_are_encoded(tmp_path):
     assert model.score(frame, y) > 0.7
     quernel.save(model, tmp_path / "m.quernel")
     assert np.array_equal(quernel.load(tmp_path / "m.quernel").predict(frame), model.predict(frame))
+
+
+def test_the_kernel_sees_all_rows_and_the_forests_a_sample(tmp_path):
+    X, y = simulate(2000, 8)
+    weight = np.random.default_rng(0).uniform(1, 2, 2000)
+    weight[::50] = 0
+    rows = ArrayRows(X[:400], y[:400])
+    everything = AllRows(lambda: iter([Piece(X[:700], y[:700], weight[:700]), Piece(X[700:], y[700:], weight[700:])]),
+                         2000, np.arange(400))  # fmt: skip
+    model, m, _ = fit_location_scale(DataSummary(rows), 50, None, np.random.default_rng(0), everything)
+    # Against ridge regression of all rows on the same features, and on those of the other folds.
+    kernel, w = model.feature_map.kernel, weight * 2000 / weight.sum()
+    landmarks = Nystroem(kernel, 50, landmarks="distinct").fit(rows.X)
+    Phi = np.column_stack([landmarks.transform(X), np.ones(2000)])
+    low, high = winsorize(rows.y[:, None], rows.share())[:, 0][[np.argmin(rows.y), np.argmax(rows.y)]]
+    penalty = model.ridge[0] * np.diag(np.r_[np.ones(Phi.shape[1] - 1), 0])
+    coef = np.linalg.solve(Phi.T @ (w[:, None] * Phi) + penalty, Phi.T @ (w * np.clip(y, low, high)))
+    assert model.predict(X[:50])[0] == pytest.approx(Phi[:50] @ coef, abs=1e-6)
+    assert np.all(model.duality_gap < 1e-12)
+    assert np.mean((m - y[:400]) ** 2) > np.mean((model.predict(X[:400])[0] - y[:400]) ** 2)  # out of fold
+    assert np.corrcoef(m, model.predict(X[:400])[0])[0, 1] > 0.95
+
+
+def test_rows_in_files_and_more_rows_than_max_rows(tmp_path):
+    X, y = simulate(1500, 9)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y)
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=400)
+    source = ParquetRows(tmp_path / "rows.parquet", target="y")
+    columns = frame[["a", "b", "c"]]
+    whole = TabularQuantileRegressor([0.1, 0.5, 0.9], n_components=100, **QUICK).fit(columns, y)
+    read = TabularQuantileRegressor([0.1, 0.5, 0.9], n_components=100, **QUICK).fit(source)
+    assert np.array_equal(read.predict(columns), whole.predict(columns))
+    assert list(read.feature_names_in_) == ["a", "b", "c"]
+    for given in ((source,), (columns, y)):
+        part = TabularQuantileRegressor([0.1, 0.5, 0.9], max_rows=300, n_components=100, **QUICK).fit(*given)
+        assert (part.n_rows_, part.n_sampled_) == (1500, 300)
+        assert "300 of 1,500 rows" in str(part)
+        assert part.score(columns, y) > 0.6
+        low, high = part.predict_interval(columns, 0.8).T
+        assert np.mean((low <= y) & (y <= high)) == pytest.approx(0.8, abs=0.05)
+    alone = TabularQuantileRegressor(parts=["kernel"], max_rows=300, n_components=100, **QUICK)
+    error = np.mean(np.abs(alone.fit(X, y).predict(X) - np.sin(6 * X[:, 0]) - 2.0 * (X[:, 1] > 0.6)))
+    sample = alone.fit(X[:300], y[:300])  # the negative control: no others are seen
+    assert error < 0.9 * np.mean(np.abs(sample.predict(X) - np.sin(6 * X[:, 0]) - 2.0 * (X[:, 1] > 0.6)))

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from quernel._threads import parallel_map, single_threaded_blas
-from quernel.data import ArrayRows, blocks
+from quernel.data import ArrayRows, Piece, blocks
 from quernel.estimators.solve import evaluate_outputs
 from quernel.features import LandmarkPredictor, Nystroem
 from quernel.kernels import Gaussian, Kernel, Laplacian
@@ -52,6 +52,7 @@ class LocationScaleOptions:
     ridge: float = 10.0**-0.5
     ridge_step: float = 10.0**0.5
     ridge_range: tuple[float, float] = (1e-6, 10.0**1.5)
+    strip: int = 4096  # rows whose features are in memory at a time, where not all are
     intercept: float = 10.0  # the constant column, penalised like the features: large, so that this hardly matters
     floor: float = 0.3  # of the median |residual|, added before the logarithm
 
@@ -96,17 +97,22 @@ def learn_kernel(summary: DataSummary) -> Kernel:
 
 
 def fit_location_scale(
-    summary: DataSummary, n_components: int | None, groups: Index | None, rng: np.random.Generator
+    summary: DataSummary,
+    n_components: int | None,
+    groups: Index | None,
+    rng: np.random.Generator,
+    everything: AllRows | None = None,
 ) -> tuple[LocationScale, Array, Array]:
     """Fit m and s; return them and their out-of-fold values at the training rows, (n,) each.
 
     Rows with the same entry of `groups` (n,) are in one fold. `n_components` None is the automatic number of landmarks.
-    Bandwidths of many columns, learned from few rows, are learned again without each fold: rows that had a say in them
-    would vouch for them.
+    With `everything`, of which the rows of the summary are a sample, kernel and landmarks are those of the sample, and
+    the coefficients those of all rows. Bandwidths of many columns, learned from few rows, are learned again without
+    each fold: rows that had a say in them would vouch for them.
     """
     rows = summary.source
     weighted = ArrayRows(rows.X, rows.y, rows.share())
-    model, location, scale = _fit_shared_kernel(summary, n_components, groups, rng)
+    model, location, scale = _fit_shared_kernel(summary, n_components, groups, rng, everything)
     if len(rows.y) < OPTIONS.rows_per_column * rows.X.shape[1]:
         n_folds = int(np.clip(OPTIONS.wide_rows // len(rows.y), *OPTIONS.wide_folds))
         folds = _draw_folds(len(rows.y), n_folds, groups, rng)
@@ -120,7 +126,11 @@ def fit_location_scale(
 
 
 def _fit_shared_kernel(
-    summary: DataSummary, n_components: int | None, groups: Index | None, rng: np.random.Generator
+    summary: DataSummary,
+    n_components: int | None,
+    groups: Index | None,
+    rng: np.random.Generator,
+    everything: AllRows | None = None,
 ) -> tuple[LocationScale, Array, Array]:
     """As `fit_location_scale`, where all folds share the kernel and the landmarks."""
     rows, share = summary.source, summary.source.share()
@@ -131,24 +141,32 @@ def _fit_shared_kernel(
     order = np.argsort(folds, kind="stable")  # so that the rows of a fold are a slice
     X, y, share = rows.X[order], rows.y[order], share[order]
     Phi = np.empty((len(X), landmarks.n_components_ + 1))
-    Phi[:, -1] = OPTIONS.intercept
 
     def fill(block: slice) -> None:
-        Phi[block, :-1] = landmarks.transform(X[block])
+        Phi[block] = _add_constant(landmarks.transform(X[block]))
 
     with single_threaded_blas(*Phi.shape) as threads:
         parallel_map(fill, blocks(*Phi.shape, threads), threads)
         ridge = FoldRidge(Phi, share, folds[order])
-        location = ridge.fit(winsorize(y[:, None], share)[:, 0])
+        kept = winsorize(y[:, None], share)[:, 0]
+        location = ridge.fit(kept)
         size = np.abs(y - location.out_of_fold)
         middle = float(weighted_quantiles(size, share, np.array([0.5]))[0]) or float(share @ size) or 1.0
         scale = ridge.fit(np.log(size + OPTIONS.floor * middle))
+    if everything is not None:
+        limits = float(kept.min()), float(kept.max())
+        location, scale = _fit_all_rows(everything, landmarks, Phi, order, (location, scale), limits, middle, rng)
     both = (location, scale)
     feature_map, coef = LandmarkPredictor.from_nystroem(landmarks, np.column_stack([fit.coef for fit in both]))
     intercept, ridges, gaps = np.array([(fit.intercept, fit.ridge, fit.duality_gap) for fit in both]).T
     out_of_fold = np.empty((2, len(X)))
     out_of_fold[:, order] = location.out_of_fold, np.exp(scale.out_of_fold)
     return LocationScale(feature_map, coef, intercept, ridges, gaps), *out_of_fold
+
+
+def _add_constant(Phi: Array) -> Array:
+    """Features with the constant as last column, (n, M + 1)."""
+    return np.column_stack([Phi, np.full(len(Phi), OPTIONS.intercept)])
 
 
 def _draw_folds(n_rows: int, n_folds: int, groups: Index | None, rng: np.random.Generator) -> Index:
@@ -160,81 +178,203 @@ def _draw_folds(n_rows: int, n_folds: int, groups: Index | None, rng: np.random.
 
 @dataclass(frozen=True, eq=False)
 class _Ridge:
-    """One ridge regression: coefficients in units of its target, out-of-fold values (n,), ridge, relative gap."""
+    """One ridge regression: coefficients in units of its target, out-of-fold values (n,), ridge, relative gap.
+
+    `middle` and `unit` standardise the target.
+    """
 
     coef: Array
     intercept: float
     out_of_fold: Array
     ridge: float
     duality_gap: float
+    middle: float
+    unit: float
+
+    @classmethod
+    def from_solution(cls, found: FoldSolution, out_of_fold: Array, middle: float, unit: float) -> _Ridge:
+        """From the solution for the standardised target."""
+        intercept = middle + unit * OPTIONS.intercept * float(found.solution[-1])
+        out_of_fold = middle + unit * out_of_fold
+        return cls(unit * found.solution[:-1], intercept, out_of_fold, found.ridge, found.duality_gap, middle, unit)
 
 
-class FoldRidge:
-    """Ridge regression on features (n, M + 1), of which the last is a constant c, with its out-of-fold predictions.
+@dataclass(frozen=True, eq=False)
+class FoldSolution:
+    """Ridge regression on all rows, (M + 1,) with the constant's last, and without each of K folds, (K, M + 1)."""
 
-    Minimises  sum_i w_i (y_i - p_i'v)^2 + r |v|^2,  with weights w of mean 1, over the rows that are not in the fold.
-    All of it but the predictions follows from sums over the folds,  sum_i w_i p_i p_i'  and  sum_i w_i p_i y_i.
+    ridge: float
+    without_fold: Array
+    solution: Array
+    duality_gap: float
+
+
+class FoldSums:
+    """Ridge regression, without each fold and on all rows, from sums over the folds alone.
+
+    Minimises  sum_i w_i (y_i - p_i'v)^2 + r |v|^2,  with weights w of mean 1 and features p whose last is a constant.
+    Rows in memory and rows that are read block by block have the same sums.
 
     Parameters
     ----------
-    Phi : ndarray of shape (n, M + 1)
-    share : ndarray of shape (n,), weights of sum 1
-    folds : ndarray of shape (n,), ascending numbers of folds
+    grams : list of K ndarrays of shape (M + 1, M + 1), sums of w_i p_i p_i'
+    n_rows : int
+    """
+
+    def __init__(self, grams: list[Array], n_rows: int) -> None:
+        self.grams, self.gram, self.n_rows = grams, np.sum(grams, axis=0), n_rows
+
+    def solve(self, moments: list[Array], square: float) -> FoldSolution:
+        """Choose the ridge by out-of-fold error, from the sums of w_i p_i y_i in each fold and of w_i y_i^2."""
+        total, few = np.sum(moments, axis=0), min(OPTIONS.search_folds, len(self.grams))
+
+        def without(ridge: float, k: int) -> Array:
+            return _solve_ridge(self.gram - self.grams[k], total - moments[k], ridge)
+
+        def error(ridge: float) -> float:
+            """Squared error of the first folds, up to a constant."""
+            try:
+                solutions = [without(ridge, k) for k in range(few)]
+            except LinAlgError:  # singular to working precision
+                return np.inf
+            return sum(float(v @ (self.grams[k] @ v - 2 * moments[k])) for k, v in enumerate(solutions))
+
+        ridge = _descend_grid(error)
+        folds = np.array([without(ridge, k) for k in range(len(self.grams))])
+        return FoldSolution(ridge, folds, *self._solve_all(ridge, total, square))
+
+    def _solve_all(self, ridge: float, moment: Array, square: float) -> tuple[Array, float]:
+        """Solution for all rows, with an intercept that has no penalty, and its relative duality gap.
+
+        With alpha = r / n and the dual 2 (y - p'v), which is balanced as the intercept is optimal, the gap of the mean
+        loss is  alpha |u - Phi'W(y - p'v) / r|^2;  it is relative to the objective, as in `duality_gap`.
+        """
+        penalty = np.full(len(moment), ridge)
+        penalty[-1] = 0.0
+        v = _solve_ridge(self.gram, moment, penalty)
+        v += _solve_ridge(self.gram, moment - self.gram @ v - penalty * v, penalty)
+        rest = (moment - self.gram @ v - penalty * v)[:-1]
+        objective = (square - float(v @ (2 * moment - self.gram @ v)) + ridge * float(v[:-1] @ v[:-1])) / self.n_rows
+        gap = float(rest @ rest) / (ridge * self.n_rows)
+        return v, gap / max(objective, 1e-3 * square / self.n_rows, 1e-300)
+
+
+class FoldRidge:
+    """Ridge regressions on features Phi (n, M + 1) in memory, of which the last is a constant; see `FoldSums`.
+
+    `share` (n,) are weights of sum 1, `folds` (n,) ascending numbers of folds.
     """
 
     def __init__(self, Phi: Array, share: Array, folds: Index) -> None:
         self.Phi, self.share, self.weight = Phi, share, share * len(share)
         starts = np.flatnonzero(np.r_[True, np.diff(folds) > 0])
         self.folds = [slice(*ends) for ends in zip(starts, [*starts[1:], len(folds)], strict=True)]
-        self.grams = [_weighted_gram(Phi[rows], self.weight[rows]) for rows in self.folds]
-        self.gram = np.sum(self.grams, axis=0)
+        self.sums = FoldSums([_weighted_gram(Phi[rows], self.weight[rows]) for rows in self.folds], len(share))
 
     def fit(self, target: Array) -> _Ridge:
         """Choose the ridge by out-of-fold error, and solve for it; the target (n,) may have any unit and origin."""
         middle = float(self.share @ target)
         unit = float(np.sqrt(self.share @ (target - middle) ** 2)) or 1.0
         y = (target - middle) / unit
-        ridge, out_of_fold = self.select(y)
-        coef, intercept, gap = self._solve_all(ridge, y)
-        return _Ridge(unit * coef, middle + unit * intercept, middle + unit * out_of_fold, ridge, gap)
-
-    def select(self, y: Array) -> tuple[float, Array]:
-        """The ridge of least out-of-fold squared error, and the out-of-fold predictions (n,) with it."""
         moments = [self.Phi[rows].T @ (self.weight[rows] * y[rows]) for rows in self.folds]
-        total, few = np.sum(moments, axis=0), min(OPTIONS.search_folds, len(self.folds))
+        found = self.sums.solve(moments, float(self.weight @ y**2))
+        pairs = zip(self.folds, found.without_fold, strict=True)
+        return _Ridge.from_solution(found, np.concatenate([self.Phi[rows] @ v for rows, v in pairs]), middle, unit)
 
-        def solve(ridge: float, k: int) -> Array:
-            return _solve_ridge(self.gram - self.grams[k], total - moments[k], ridge)
 
-        def error(ridge: float) -> float:
-            """Squared error of the first folds, from their sums alone, up to a constant."""
-            try:
-                solutions = [solve(ridge, k) for k in range(few)]
-            except LinAlgError:  # singular to working precision
-                return np.inf
-            return sum(float(v @ (self.grams[k] @ v - 2 * moments[k])) for k, v in enumerate(solutions))
+@dataclass(frozen=True, eq=False)
+class AllRows:
+    """Rows of which a sample is in memory.
 
-        ridge = _descend_grid(error)
-        out_of_fold = [self.Phi[rows] @ solve(ridge, k) for k, rows in enumerate(self.folds)]
-        return ridge, np.concatenate(out_of_fold)
+    Attributes
+    ----------
+    pieces : function that iterates over all rows, the same in every call
+    n_rows : int
+    index : ndarray of shape (m,), the positions of the sample's rows
+    groups : ndarray of shape (n_rows,) or None, groups of rows that are in one fold
+    """
 
-    def _solve_all(self, ridge: float, y: Array) -> tuple[Array, float, float]:
-        """Coefficients (M,), an intercept without penalty, and the relative duality gap of the fit to all rows.
+    pieces: Callable[[], Iterator[Piece]]
+    n_rows: int
+    index: Index
+    groups: Index | None = None
 
-        With alpha = r / n and the dual 2 (y - p'v), which is balanced as the intercept is optimal, the gap of the mean
-        loss is  alpha |u - Phi'W(y - p'v) / r|^2;  it is relative to the objective, as in `duality_gap`.
-        """
-        penalty = np.full(self.Phi.shape[1], ridge)
-        penalty[-1] = 0.0
-        moment = self.Phi.T @ (self.weight * y)
-        v = _solve_ridge(self.gram, moment, penalty)
-        v += _solve_ridge(self.gram, moment - self.gram @ v - penalty * v, penalty)
-        v[-1] += self.share @ (y - self.Phi @ v) / OPTIONS.intercept
-        residual = y - self.Phi @ v
-        rest = self.Phi[:, :-1].T @ (self.weight * residual) - ridge * v[:-1]
-        objective = float(self.share @ residual**2) + ridge / len(y) * float(v[:-1] @ v[:-1])
-        gap = float(rest @ rest) / (ridge * len(y)) / max(objective, 1e-3 * float(self.share @ y**2), 1e-300)
-        return v[:-1], OPTIONS.intercept * float(v[-1]), gap
+
+def _fit_all_rows(
+    everything: AllRows,
+    landmarks: Nystroem,
+    Phi: Array,
+    order: Index,
+    sample_fits: tuple[_Ridge, _Ridge],
+    limits: tuple[float, float],
+    middle: float,
+    rng: np.random.Generator,
+) -> list[_Ridge]:
+    """Location and scale fitted to all rows, in two passes; their out-of-fold values are those of the sample's rows.
+
+    Phi (m, M + 1) are features of the sample in this `order`; standardisations, limits of y and the floor of residuals
+    are those of the sample.
+    """
+    location, scale = sample_fits
+    folds = _draw_folds(everything.n_rows, OPTIONS.folds[1], everything.groups, rng).astype(np.int8)
+    sample_folds, floor = folds[everything.index[order]], OPTIONS.floor * middle
+
+    def location_target(y: Array, Phi: Array, fold: Index) -> Array:  # noqa: ARG001
+        return (np.clip(y, *limits) - location.middle) / location.unit
+
+    grams, moments, square = _sum_folds(everything, landmarks, folds, location_target, with_grams=True)
+    sums = FoldSums(grams, everything.n_rows)
+    found = sums.solve(moments, square)
+
+    def scale_target(y: Array, Phi: Array, fold: Index) -> Array:
+        predicted = np.einsum("ij,ij->i", Phi, found.without_fold[fold])
+        size = np.abs(y - location.middle - location.unit * predicted)
+        return (np.log(size + floor) - scale.middle) / scale.unit
+
+    _, scale_moments, scale_square = _sum_folds(everything, landmarks, folds, scale_target, with_grams=False)
+    fits = []
+    for one, before in ((found, location), (sums.solve(scale_moments, scale_square), scale)):
+        held_out = np.empty(len(Phi))
+        for k, v in enumerate(one.without_fold):
+            held_out[sample_folds == k] = Phi[sample_folds == k] @ v
+        fits.append(_Ridge.from_solution(one, held_out, before.middle, before.unit))
+    return fits
+
+
+def _sum_folds(
+    everything: AllRows,
+    landmarks: Nystroem,
+    folds: Index,
+    target: Callable[[Array, Array, Index], Array],
+    *,
+    with_grams: bool,
+) -> tuple[list[Array], list[Array], float]:
+    """One pass over all rows: sums of w p p' and w p y of each fold, and of w y^2, for weights of mean 1."""
+    size, n_folds = landmarks.n_components_ + 1, OPTIONS.folds[1]
+    grams = [np.zeros((size, size)) for _ in range(n_folds if with_grams else 0)]
+    moments, square, total, start = [np.zeros(size) for _ in range(n_folds)], 0.0, 0.0, 0
+    with single_threaded_blas(everything.n_rows, size) as threads:
+        for piece in everything.pieces():
+            assert piece.X is not None
+            for first in range(0, len(piece.y), OPTIONS.strip):
+                rows = slice(first, first + OPTIONS.strip)
+                parts = parallel_map(landmarks.transform, np.array_split(piece.X[rows], threads), threads)
+                Phi, y = _add_constant(np.concatenate(parts)), piece.y[rows]
+                fold = folds[start : start + len(y)]
+                start += len(y)
+                weight = np.ones(len(y)) if piece.weight is None else piece.weight[rows]
+                y = target(y, Phi, fold)
+                square, total = square + float(weight @ y**2), total + float(weight.sum())
+
+                def add(k: int, Phi: Array = Phi, y: Array = y, weight: Array = weight, fold: Index = fold) -> None:
+                    own = np.flatnonzero(fold == k)
+                    moments[k] += Phi[own].T @ (weight[own] * y[own])
+                    if with_grams:
+                        grams[k] += _weighted_gram(Phi[own], weight[own])
+
+                parallel_map(add, range(n_folds), threads)
+    scale = everything.n_rows / total
+    return [scale * one for one in grams], [scale * one for one in moments], scale * square
 
 
 def _weighted_gram(Phi: Array, weight: Array) -> Array:

@@ -12,29 +12,19 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_positive, check_share
-from quernel.data import ArrayRows
-from quernel.data.sources import is_stream
 from quernel.estimators.base import input_range
 from quernel.estimators.distribution_mixin import DistributionMixin
-from quernel.estimators.inputs import as_frame_like, blockwise, is_dask, level_names, warn_of_traps
+from quernel.estimators.inputs import as_frame_like, blockwise, level_names
 from quernel.estimators.levels import QuantileFunction
 from quernel.estimators.stacking import GRID
 from quernel.estimators.tabular_parts import PARTS, fit_parts
-from quernel.estimators.validation import (
-    check_groups,
-    check_levels,
-    check_rows,
-    check_scored,
-    check_training,
-    check_weight,
-    refuse_large,
-)
+from quernel.estimators.tabular_rows import read_rows
+from quernel.estimators.validation import check_levels, check_rows, check_scored
 from quernel.features.random import as_generator
 from quernel.metrics import crps
 from quernel.solvers.progress import stopping
 
 Array = NDArray[np.floating]
-Index = NDArray[np.integer]
 
 # Levels over which `crps` integrates.
 CRPS_LEVELS = np.arange(1, 100) / 100
@@ -67,6 +57,9 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         Landmarks of the kernel; "auto" is 1,000, or the number of rows if that is smaller.
     calibrate : bool, default=True
         Whether to correct the levels by out-of-bag rows.
+    max_rows : int, default=50_000
+        Rows from which bandwidths are learned and trees are grown, at most: a random sample of more. The kernel's
+        coefficients are those of all rows, which are read block by block.
     max_seconds : float or None, default=None
         Time limit. After it the search for bandwidths and ridges ends at the best found, and forests have the trees
         grown so far, at least 10. The kernel fits themselves are not cut short.
@@ -117,6 +110,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         n_trees: int = 100,
         n_components: int | str = "auto",
         calibrate: bool = True,
+        max_rows: int = 50_000,
         max_seconds: float | None = None,
         random_state: Any = None,
     ) -> None:
@@ -125,16 +119,21 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         self.n_trees = n_trees
         self.n_components = n_components
         self.calibrate = calibrate
+        self.max_rows = max_rows
         self.max_seconds = max_seconds
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
         """Fit the parts, their weights and the calibration.
 
         Parameters
         ----------
         X : array-like or data frame of shape (n, d)
-            Text, dates and missing values are encoded by `TableEncoder`.
+            Text, dates and missing values are encoded by `TableEncoder`. Or numbers in an object of `quernel.data` with
+            its own target, such as ``ParquetRows("trips/*.parquet", target="delay")``, or a Dask collection, of any
+            size; leave out y and sample_weight with the former.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None
             Weights of the rows; rows of weight 0 are left out.
@@ -151,7 +150,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         self._check_parameters()
         header = copy(self)  # what validation writes on it is kept only if the fit succeeds
         header.__dict__ = {name: value for name, value in vars(self).items() if not name.endswith("_")}
-        rows, labels = _read_rows(header, X, y, sample_weight, groups)
+        rng = as_generator(self.random_state)
+        rows, labels, everything = read_rows(header, X, y, sample_weight, groups, int(self.max_rows), rng)
         with stopping(self.max_seconds, interruptible=True) as stop:
             parts = fit_parts(
                 rows,
@@ -160,7 +160,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
                 n_trees=int(self.n_trees),
                 n_components=None if isinstance(self.n_components, str) else int(self.n_components),
                 calibrate=bool(self.calibrate),
-                rng=as_generator(self.random_state),
+                rng=rng,
+                everything=everything,
             )
             reason = stop.reason
         smooth = parts.location_scale
@@ -169,6 +170,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
             "shares_": dict(parts.shares),
             "duality_gap_": None if smooth is None else smooth.duality_gap,
             "stopped_by_": reason,
+            "n_rows_": rows.n_rows if everything is None else everything.n_rows,
+            "n_sampled_": rows.n_rows,
             "quantiles_": levels,
             "_single": single,
             "_fill": rows.share() @ rows.X,
@@ -250,6 +253,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
                 f"kernel: {getattr(kernel, 'full_name', kernel)}, {len(smooth.coef):,} landmarks; relative duality gap "
                 f"{smooth.duality_gap[0]:.1e} (location), {smooth.duality_gap[1]:.1e} (log scale)"
             )
+        if self.n_sampled_ < self.n_rows_:
+            lines.append(f"bandwidths and forests: {self.n_sampled_:,} of {self.n_rows_:,} rows, drawn at random")
         if self.stopped_by_ is not None:
             lines.append(f"ended early: {self.stopped_by_}")
         return "\n".join(lines)
@@ -265,6 +270,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         if isinstance(given, str) or not isinstance(given, Sequence) or not given or set(given) - set(PARTS):
             raise ValueError(f"parts must be one or more of {', '.join(map(repr, PARTS))}, in a list; got {given!r}.")
         check_positive("n_trees", self.n_trees, integer=True)
+        check_positive("max_rows", self.max_rows, integer=True)
         if not (isinstance(self.n_components, str) and self.n_components == "auto"):
             check_positive("n_components", self.n_components, integer=True, instead=' or "auto"')
         if not isinstance(self.calibrate, bool | np.bool_):
@@ -282,48 +288,3 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
     def _distribution(self, X: Array) -> QuantileFunction:
         """Conditional quantile functions of the rows, tabulated at `GRID`."""
         return QuantileFunction(GRID, self.parts_.predict(X, GRID))
-
-
-def _read_rows(
-    header: TabularQuantileRegressor, X: Any, y: Any, sample_weight: Any, groups: Any
-) -> tuple[ArrayRows, Index | None]:
-    """Validated rows of positive weight, sorted by their values, and the number of each row's group (n,) or None.
-
-    Sorting makes the fit independent of the order in which rows are given.
-    """
-    if is_dask(X) or is_stream(X) or isinstance(X, ArrayRows):
-        raise ValueError(
-            f"TabularQuantileRegressor needs its rows in memory, as an array or a data frame; got {type(X).__name__}. "
-            "Give a sample of the rows, or use KernelQuantileRegressor, which streams them."
-        )
-    rows, target, weight = check_training(header, X, y, sample_weight)
-    names, encoder = getattr(header, "feature_names_in_", None), getattr(header, "encoder_", None)
-    warn_of_traps(X, rows, target, names, encoder)
-    refuse_large(np.array([rows.min(axis=0), rows.max(axis=0)]), names)
-    keys = [*rows.T, target]
-    labels = None
-    if groups is not None:
-        labels = _number_groups(groups, np.shape(y)[0])
-        if sample_weight is not None:
-            labels = labels[check_weight(sample_weight, len(labels)) > 0]
-        keys.append(labels)
-    if weight is not None:
-        keys.append(weight)
-    order = np.lexsort(keys[::-1])
-    if labels is not None:  # by first appearance, so that only the grouping counts
-        labels = labels[order]
-        first = np.unique(labels, return_index=True, return_inverse=True)
-        labels = np.argsort(np.argsort(first[1]))[first[2]]
-    return ArrayRows(rows[order], target[order], None if weight is None else weight[order]), labels
-
-
-def _number_groups(groups: Any, n_rows: int) -> Index:
-    """Number of each row's group (n,)."""
-    given = np.asarray(groups)
-    if given.shape != (n_rows,):
-        raise ValueError(f"groups must have one label for each of {n_rows} rows; got shape {given.shape}.")
-    check_groups(given)
-    numbers = np.unique(given, return_inverse=True)[1].ravel()
-    if numbers.max() == 0:
-        raise ValueError("groups has one label only, so no row can be judged by others. Leave groups out.")
-    return numbers

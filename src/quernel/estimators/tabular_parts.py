@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quernel.data import ArrayRows
 from quernel.estimators.forest_weights import Forest, SortedValues, grow_forest
 from quernel.estimators.location_scale import OPTIONS as KERNEL
-from quernel.estimators.location_scale import LocationScale, fit_location_scale
+from quernel.estimators.location_scale import AllRows, LocationScale, fit_location_scale
 from quernel.estimators.stacking import GRID, Calibration, choose_weights, mean_pinball, randomized_pit
 from quernel.estimators.stacking import OPTIONS as STACKING
 from quernel.solvers.progress import report_stage
@@ -136,14 +136,15 @@ def fit_parts(
     n_components: int | None,
     calibrate: bool,
     rng: np.random.Generator,
+    everything: AllRows | None = None,
 ) -> Parts:
-    """Fit the parts of these names, weigh them and calibrate their levels."""
+    """Fit the parts of these names, weigh them and calibrate their levels; the rows may be a sample of `everything`."""
     weight = rows.share()
     draft = Parts({}, Calibration.identity(), targets=SortedValues.from_values(rows.y, weight))
     smooth = None
     if any(name != "forest" for name in names) and _has_distinct_rows(rows.X, KERNEL.min_rows):
         report_stage("fitting the kernel", 0.0)
-        location_scale, m, s = fit_location_scale(DataSummary(rows), n_components, groups, rng)
+        location_scale, m, s = fit_location_scale(DataSummary(rows), n_components, groups, rng, everything)
         z = np.clip((rows.y - m) / s, -OPTIONS.z_limit, OPTIONS.z_limit)
         draft = replace(draft, location_scale=location_scale, residuals=SortedValues.from_values(z, weight))
         smooth = m, s
