@@ -13,7 +13,7 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel import KernelQuantileRegressor
+from quernel import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.tables import TableWarning
 from support.command_line import run
 
@@ -106,6 +106,30 @@ def test_every_source_gives_the_predictions_of_python(folder, expected, tmp_path
     assert run("predict", tmp_path / "m", "h.csv", "--out", tmp_path / "q.csv").returncode == 0
     np.testing.assert_allclose(np.column_stack(csv.read_csv(tmp_path / "q.csv").columns), expected, rtol=1e-12)
     np.testing.assert_allclose(quernel.load(tmp_path / "m").predict(houses()), expected, rtol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def expected_by_default(folder):
+    """Predictions in Python of the estimator that `quernel fit` takes by default."""
+    model, inputs = TabularQuantileRegressor([0.1, 0.5, 0.9], random_state=0), houses().drop(columns="price")
+    with pytest.warns(TableWarning, match="'id' is left out"):
+        model.fit(inputs, houses()["price"])
+    return model.predict(inputs), model.predict_interval(inputs, 0.98)
+
+
+@pytest.mark.parametrize("name", ["h.csv", "Parquet", "query of a database"])
+def test_the_default_estimator_gives_the_predictions_of_python(
+    folder, expected_by_default, tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(folder)
+    options = [option for option in QUICK if option not in ("--components", "40")]
+    made = run("fit", *SOURCES[name], "--model", tmp_path / "m", *options)
+    assert made.returncode == 0, made.stderr
+    ran = run("predict", tmp_path / "m", *SOURCES[name], "--out", tmp_path / "p.parquet", "--interval", 0.98)
+    assert ran.returncode == 0, ran.stderr
+    found = np.column_stack(pa.parquet.read_table(tmp_path / "p.parquet").columns)
+    np.testing.assert_allclose(found, np.hstack(expected_by_default), rtol=1e-12)
+    np.testing.assert_allclose(quernel.load(tmp_path / "m").predict(houses()), expected_by_default[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("command", ["tune", "plan", "report"])

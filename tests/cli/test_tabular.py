@@ -31,6 +31,7 @@ def table(n=120, seed=0):
             "sold": sold.strftime("%Y-%m-%d"),
             "shop": rng.choice([f"s{k}" for k in range(12)], n),
             "w": rng.uniform(1, 2, n),
+            "same": "one",
             "price": price.round(3),
         }
     )
@@ -131,6 +132,11 @@ def test_the_kernel_is_taken_where_it_must_be_and_the_reason_is_told(here, optio
         (("--groups", "shop", "--max-memory", "1kB"), ["--groups needs all rows in memory", "--max-memory"]),
         (("--estimator", "tabular", "--max-memory", "1kB"), ["--estimator tabular needs all rows in memory"]),
         (("--max-seconds", "-1"), ["--max-seconds must be a positive"]),
+        (("--groups", "shop", "--time-ordered", "--conformal"), ["--groups and --time-ordered exclude each other"]),
+        (("--groups", "same"), ["--groups has one label only"]),
+        (("--groups", "same", "--conformal"), ["--groups has one label only"]),
+        (("--groups", "shops"), ["no column 'shops'", "Did you mean 'shop'?"]),
+        (("--quantiles", "0.1,0.2", "--conformal"), ["--conformal needs levels on either side of 0.5"]),
     ],
 )
 def test_what_excludes_each_other_is_refused(here, options, messages):

@@ -87,6 +87,8 @@ def fit(
     estimator = estimation.make_estimator(choice.name, reading)
     if intervals.time_ordered and not intervals.conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
+    if intervals.time_ordered and estimation.groups is not None:
+        raise ValueError("--groups and --time-ordered exclude each other. Give one of them.")
     intervals.wrap(estimator, estimation.levels)  # errors before any work
     check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, source)
     check_checkpoint(checkpoint)

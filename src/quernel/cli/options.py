@@ -420,7 +420,7 @@ RENAMED = {"components": "n_components", "calibration_share": "calibration_size"
 PARAMETERS = {
     RENAMED.get(one.name, one.name): _option_name(one)
     for one in (*fields(FitOptions), *fields(SearchOptions), *fields(IntervalOptions))
-} | {"max_memory": "--max-memory", "checkpoint": "--checkpoint"}
+} | {"max_memory": "--max-memory", "checkpoint": "--checkpoint", "units": "--groups"}
 # What error messages offer, but the command line has not, and parameters that two options set.
 SPECIAL = {
     r", or method='cv\+'": "",
