@@ -226,7 +226,10 @@ class TextColumn:
 
     def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> NDArray[np.intp]:
         """Return the row of `codes` for every entry."""
-        return read_categories(self.categories, entries, markers)
+        labels, index = factorize(as_entries(entries))
+        n, places = len(self.categories), self.places
+        known = [places.get(label, n + 1 if not label or label in markers.texts else n) for label in labels]
+        return np.array([*known, n + 1], dtype=np.intp)[index]  # a missing entry has index -1, hence the last position
 
     def encode(self, values: Values) -> Array:
         """Return shape (n, width)."""
@@ -299,14 +302,6 @@ def check_readable(column: Column, entries: Entries) -> None:
         raise TableError(
             f"column {column.name!r} holds {type_name(entries)}, but the model was fitted to {column.kind}s{unit}."
         )
-
-
-def read_categories(categories: tuple[str, ...], entries: Entries, markers: Markers) -> NDArray[np.intp]:
-    """Return the position of every entry among n categories: n for unknown ones, n + 1 for missing values."""
-    labels, index = factorize(as_entries(entries))
-    n, places = len(categories), find_places(categories)
-    known = [places.get(label, n + 1 if not label or label in markers.texts else n) for label in labels]
-    return np.array([*known, n + 1], dtype=np.intp)[index]  # a missing entry has index -1, hence the last position
 
 
 # Folds of the target statistics: with few, means that leave out a fold are those of clearly fewer rows.

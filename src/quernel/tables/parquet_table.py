@@ -33,7 +33,8 @@ class ParquetTable(ParquetFiles):
         """Yield the rows of these groups (None: all), `size` at a time, with the types of the schema."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         for batch in super().iter_batches(columns, groups, size):
-            yield batch._replace(table=cast_to_schema(batch.table, schema, str(batch.group)))
+            table = [_cast_column(field, batch.table, str(batch.group)) for field in schema]
+            yield batch._replace(table=pa.table(table, schema=schema))
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read all rows of these columns (None: all)."""
@@ -102,12 +103,7 @@ def _describe_difference(name: str, path: str, new: pa.DataType | None, first: s
     return f"Column {name!r} of {path} holds {new}, but {one} in {first}."
 
 
-def cast_to_schema(table: pa.Table | pa.RecordBatch, schema: pa.Schema, path: str) -> pa.Table:
-    """Return the columns of a table or batch in the order and with the types of a schema; `path` is for messages."""
-    return pa.table([_cast_column(field, table, path) for field in schema], schema=schema)
-
-
-def _cast_column(field: pa.Field, table: pa.Table | pa.RecordBatch, path: str) -> pa.Array | pa.ChunkedArray:
+def _cast_column(field: pa.Field, table: pa.Table, path: str) -> pa.Array | pa.ChunkedArray:
     """Cast a column of a table; large integers may lose digits as floating-point numbers."""
     if pa.types.is_null(field.type):
         return pa.nulls(len(table))
