@@ -130,7 +130,6 @@ def test_the_kernel_is_taken_where_it_must_be_and_the_reason_is_told(here, optio
         (("--estimator", "tree"), ["--estimator must be one of auto, tabular, kernel"]),
         (("--groups", "shop", "--kernel", "gaussian"), ["--groups is an option of the tabular", "--kernel was given"]),
         (("--groups", "shop", "--max-memory", "1kB"), ["--groups needs all rows in memory", "--max-memory"]),
-        (("--estimator", "tabular", "--max-memory", "1kB"), ["--estimator tabular needs all rows in memory"]),
         (("--max-seconds", "-1"), ["--max-seconds must be a positive"]),
         (("--groups", "shop", "--time-ordered", "--conformal"), ["--groups and --time-ordered exclude each other"]),
         (("--groups", "same"), ["--groups has one label only"]),
@@ -165,6 +164,17 @@ def test_a_fit_that_is_out_of_time_says_so_and_is_saved(here):
     assert ran.returncode == 0, ran.stderr
     assert "The fit was stopped by the time limit" in " ".join(ran.stderr.split())
     assert np.isfinite(quernel.load("s").predict(table(5, seed=3).assign(sold="2021-05-01"))).all()
+
+
+def test_rows_that_do_not_fit_in_memory_are_streamed_if_asked_for(here):
+    options = "--columns", "size,place", "--conformal", "--report", "st.html", "--json"
+    ran = run(*FIT, "st", "--estimator", "tabular", "--max-memory", "1kB", *options)
+    assert ran.returncode == 0, ran.stderr
+    summary, model = json.loads(ran.stdout), quernel.load("st")
+    assert (summary["estimator"], summary["read"]) == ("tabular", "streamed")
+    assert isinstance(model.model, TabularQuantileRegressor)
+    assert summary["evaluation"]["unseen"]
+    assert np.all(np.diff(model.predict_interval(table(20, seed=4), [0.5, 0.8])[:, 0]) <= 0)
 
 
 def test_what_only_a_kernel_can_is_refused_with_the_remedy(here, fitted):

@@ -151,7 +151,6 @@ def fit_with_progress(
         warnings.simplefilter("ignore", ExtrapolationWarning)
         with cli_error_names(), fitting(text, detail):
             if isinstance(training, StreamedTrainingData):
-                assert not isinstance(estimator, TabularQuantileRegressor)
                 estimator.fit(training.rows, **kwargs)
             else:
                 estimator.fit(training.X, training.y, sample_weight=training.weight, **kwargs)

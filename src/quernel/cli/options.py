@@ -229,14 +229,13 @@ class FitOptions(ModelOptions):
 
     def choose_for_streamed(self, choice: EstimatorChoice) -> EstimatorChoice:
         """Return the estimator of rows that do not fit in memory, given the choice by the options."""
-        if choice.name == "kernel":
-            return choice
-        if self.groups is not None or choice.reason != "the default":
-            what = "--estimator tabular" if self.groups is None else "--groups"
+        if self.groups is not None:
             raise ValueError(
-                f"{what} needs all rows in memory, and they do not fit. Raise --max-memory, take a sample of the rows "
-                "by --query, or leave it out: the kernel estimator streams them."
+                "--groups needs all rows in memory, and they do not fit. Raise --max-memory, or take a sample of the "
+                "rows by --query."
             )
+        if choice.reason != "the default":
+            return choice
         return EstimatorChoice("kernel", "because the rows do not fit in memory (--max-memory)")
 
     def make_estimator(self, name: str, data: TrainingOptions) -> TabularQuantileRegressor | KernelQuantileRegressor:

@@ -186,8 +186,8 @@ def report_by_refitting(
             evaluation = evaluate_by_refitting(model, training, seed=seed, time_ordered=time_ordered)
             return evaluation, report_page(model, table, evaluation, data=data, model_file=model_file)
     with working("Sampling rows for the report"):
-        assert isinstance(model.model, KernelQuantileRegressor)  # no other is fitted to streamed rows
-        most = choose_sample_size(len(model.encoder.names), memory_budget(model.model.max_memory))
+        allowed = memory_budget(getattr(model.model, "max_memory", None))
+        most = choose_sample_size(len(model.encoder.names), allowed)
         columns = needed_columns(training.encoder, training.options, X=True)
         sample = sample_rows(training.table, columns, training.options.target, most, seed)
     with fitting("Evaluating the model on held-out rows"):
