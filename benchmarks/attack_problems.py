@@ -291,7 +291,7 @@ def build_estimator(attack: Attack) -> Any:
     loss = attack.loss
     if loss.name == "pinball":
         noncrossing = "joint" if attack.solver == "joint" else "rearrange"
-        return KernelQuantileRegressor(list(attack.levels), noncrossing=noncrossing, **common)
+        return KernelQuantileRegressor(list(attack.levels), noncrossing=noncrossing, recalibrate=False, **common)
     params: dict[str, float] = {}
     if loss.name in ("expectile", "smoothed_pinball"):
         params["level" if loss.name == "expectile" else "levels"] = loss.level

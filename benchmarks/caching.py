@@ -85,7 +85,11 @@ def fit(folder: Path, setting: Setting, max_memory: int, cache: str, dtype: str)
         "n_components": setting.components, "sampling": setting.sampling, "tol": TOL, "random_state": 0,
         "max_memory": max_memory, "dtype": dtype,
     }  # fmt: skip
-    model = KernelQuantileRegressor(LEVELS, **params) if setting.levels else KernelRegressor("logcosh", **params)
+    model = (
+        KernelQuantileRegressor(LEVELS, **({"bandwidth": "auto"} | params))
+        if setting.levels
+        else KernelRegressor("logcosh", **params)
+    )
     passes: list[Pass] = []
     begin = time.perf_counter()
     with watching(passes.append):

@@ -85,9 +85,9 @@ def one_row_times(repeats=300):
     import polars as pl
 
     X, y = houses(2000)
-    model = KernelQuantileRegressor(LEVELS, n_components=500, random_state=0).fit(X, y)
+    model = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=500, random_state=0).fit(X, y)
     numbers = np.random.default_rng(0).normal(size=(2000, 10))
-    plain = KernelQuantileRegressor(LEVELS, n_components=500, random_state=0).fit(numbers, y)
+    plain = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=500, random_state=0).fit(numbers, y)
     calls = {
         "pandas": (model, X.iloc[[5]]),
         "polars": (model, pl.from_pandas(X.iloc[[5]])),

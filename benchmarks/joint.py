@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _lines(name: str, X: np.ndarray, y: np.ndarray) -> Iterator[list[str]]:
-    usual = KernelQuantileRegressor(LEVELS, n_components=200, random_state=0).fit(X, y)
+    usual = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=200, random_state=0).fit(X, y)
     for setting, (narrower, rougher) in SETTINGS.items():
         model = clone(usual).set_params(bandwidth=usual.bandwidth_ / narrower, alpha=usual.alpha_ / rougher)
         (apart, together), (base_times, times) = _timed([model, clone(model).set_params(noncrossing="joint")], X, y)

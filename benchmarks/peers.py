@@ -66,7 +66,7 @@ def predictions_beside_lightgbm() -> Iterator[Row]:
         return
     X, y, _ = make_homoscedastic(20_000, random_state=0)
     new, _, _ = make_homoscedastic(200_000, random_state=1)
-    model = KernelQuantileRegressor(LEVELS, n_components=500, random_state=0).fit(X, y)
+    model = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=500, random_state=0).fit(X, y)
     trees = [LGBMRegressor(objective="quantile", alpha=a, n_estimators=100, verbose=-1).fit(X, y) for a in LEVELS]
     ours, _ = time_best(lambda: model.predict(new))
     theirs, _ = time_best(lambda: [tree.predict(new) for tree in trees])

@@ -30,7 +30,9 @@ def ridge(Phi: np.ndarray, y: np.ndarray, alpha: float = 1e-4) -> np.ndarray:
 
 
 def on_ready_features(Phi: np.ndarray, y: np.ndarray, levels: object, alpha: float) -> KernelQuantileRegressor:
-    model = KernelQuantileRegressor(levels, kernel="linear", alpha=alpha, fit_intercept=False).fit(Phi, y)
+    model = KernelQuantileRegressor(levels, kernel="linear", alpha=alpha, fit_intercept=False, recalibrate=False).fit(
+        Phi, y
+    )
     assert np.all(model.duality_gap_ <= 1e-6)
     return model
 
@@ -144,7 +146,7 @@ def exact_beside_libsvm() -> Iterator[Row]:
         # At level 1/2 the check loss is half the absolute one: C = 1 / (4 n alpha).
         peer = SVR(epsilon=0, gamma=0.5, C=1 / (4 * n * 1e-4), cache_size=2000)
         baseline, _ = time_best(lambda peer=peer, X=X, y=y: peer.fit(X, y), 1 if n > 5000 else REPEATS)
-        model = KernelQuantileRegressor(0.5, bandwidth=1.0, n_components="exact", alpha=1e-4)
+        model = KernelQuantileRegressor(0.5, bandwidth=1.0, n_components="exact", alpha=1e-4, recalibrate=False)
         ours, _ = time_best(lambda model=model, X=X, y=y: model.fit(X, y))
         yield times_faster(f"exact, against libsvm's SVR(epsilon=0), n={n:,}, alpha 1e-4", ours, baseline, goal)
 
@@ -153,7 +155,7 @@ def estimates_beside_the_truth() -> Iterator[Row]:
     """`estimate_cost` promises the order of magnitude."""
     for n, M, levels in ((2_000, 500, 0.5), (20_000, 500, LEVELS), (500_000, 100, 0.5)):
         X, y, _ = make_homoscedastic(n, random_state=0)
-        model = KernelQuantileRegressor(levels, n_components=M, random_state=0)
+        model = KernelQuantileRegressor(levels, bandwidth="auto", n_components=M, random_state=0)
         measured, _ = time_best(lambda model=model, X=X, y=y: model.fit(X, y))
         predicted = estimate_cost(n, 3, M, np.size(levels)).seconds
         ratio = predicted / measured

@@ -13,9 +13,9 @@ import pyarrow.csv
 import pytest
 
 import quernel
-from quernel import KernelQuantileRegressor
 from quernel._files import check_writable, write_atomically, write_text_atomically
 from support.command_line import run
+from support.models import plain_regressor
 
 # Ends itself by a signal while the predictions are being written.
 ENDED = """
@@ -147,13 +147,13 @@ def test_a_checkpoint_behind_a_link_is_removed_and_its_link_stays(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.random((300, 2))
     (tmp_path / "link").symlink_to(tmp_path / "fit.ckpt")
-    KernelQuantileRegressor(n_components=10, random_state=0).fit(X, X[:, 0], checkpoint=tmp_path / "link")
+    plain_regressor(n_components=10, random_state=0).fit(X, X[:, 0], checkpoint=tmp_path / "link")
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
 def test_saved_models_keep_permissions(tmp_path):
     X = np.random.default_rng(0).random((30, 1))
-    model, path = KernelQuantileRegressor(n_components=5, alpha=0.1).fit(X, X[:, 0]), tmp_path / "m.quernel"
+    model, path = plain_regressor(n_components=5, alpha=0.1).fit(X, X[:, 0]), tmp_path / "m.quernel"
     quernel.save(model, path)
     path.chmod(0o600)
     quernel.save(model, path, overwrite=True)

@@ -10,9 +10,10 @@ from scipy.special import ndtr
 from sklearn.base import BaseEstimator
 
 import quernel
-from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+from quernel import ConformalQuantileRegressor
 from quernel.conformal.methods import METHODS, ConformalMethod
 from quernel.persistence import ModelFileError
+from support.models import plain_regressor
 
 
 def width(low, high):
@@ -92,7 +93,7 @@ def rows():
 @pytest.mark.parametrize("method", ["relative", "blocks"])
 def test_model_files_and_onnx_follow(rows, tmp_path, method):
     onnxruntime = pytest.importorskip("onnxruntime")
-    base = KernelQuantileRegressor(n_components=20, alpha=1e-3, random_state=0)
+    base = plain_regressor(n_components=20, alpha=1e-3, random_state=0)
     model = ConformalQuantileRegressor(base, 0.8, method=method, random_state=0).fit(*rows)
     interval = model.set_params(method="split").predict_interval(rows[0])  # takes effect with the next fit
     quernel.save(model, tmp_path / "m.quernel")

@@ -16,6 +16,7 @@ from quernel import KernelQuantileRegressor, kernels
 from quernel.features import RandomFeatures
 from quernel.kernels import ShiftInvariantKernel
 from quernel.persistence import ModelFileError
+from support.models import plain_regressor
 
 PAGE = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
 NAME = "rational_quadratic"
@@ -64,7 +65,7 @@ def test_a_wrong_spectral_measure_would_be_seen(rational_quadratic):
 
 @pytest.mark.parametrize("n_components", [60, "exact"])
 def test_it_is_fitted_saved_and_loaded_by_its_name(rational_quadratic, tmp_path, n_components):
-    model = KernelQuantileRegressor([0.1, 0.9], kernel=NAME, alpha=1e-3, n_components=n_components, random_state=0)
+    model = plain_regressor([0.1, 0.9], kernel=NAME, alpha=1e-3, n_components=n_components, random_state=0)
     model.fit(X, Y)
     assert np.all(model.duality_gap_ <= 1e-6)
     assert isinstance(model.kernel_, rational_quadratic)
@@ -80,20 +81,20 @@ def test_its_bandwidths_can_be_learned_without_a_gradient_of_its_own(rational_qu
 
 def test_onnx_takes_its_random_features_and_refuses_its_gram_matrix(rational_quadratic, tmp_path):
     settings = {"kernel": NAME, "alpha": 1e-3, "random_state": 0}
-    model = KernelQuantileRegressor(0.5, n_components=60, **settings).fit(X, Y)
+    model = plain_regressor(0.5, n_components=60, **settings).fit(X, Y)
     quernel.to_onnx(model, tmp_path / "m.onnx")
-    exact = KernelQuantileRegressor(0.5, n_components="exact", **settings).fit(X, Y)
+    exact = plain_regressor(0.5, n_components="exact", **settings).fit(X, Y)
     with pytest.raises(ValueError, match="The kernel RationalQuadratic has no formula for ONNX"):
         quernel.to_onnx(exact, tmp_path / "exact.onnx")
 
 
 def test_without_its_entry_it_is_unknown(rational_quadratic, tmp_path, monkeypatch):
-    quernel.save(KernelQuantileRegressor(0.5, kernel=NAME, n_components=20).fit(X, Y), tmp_path / "m.quernel")
+    quernel.save(plain_regressor(0.5, kernel=NAME, n_components=20).fit(X, Y), tmp_path / "m.quernel")
     monkeypatch.delitem(kernels.KERNELS, NAME)
     with pytest.raises(ModelFileError, match=r"untrusted type added\.RationalQuadratic"):
         quernel.load(tmp_path / "m.quernel")
     with pytest.raises(ValueError, match="Unknown kernel 'rational_quadratic'"):
-        KernelQuantileRegressor(0.5, kernel=NAME).fit(X, Y)
+        plain_regressor(0.5, kernel=NAME).fit(X, Y)
 
 
 def test_nothing_stays_behind():

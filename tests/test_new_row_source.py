@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 import quernel
-from quernel import KernelQuantileRegressor
 from quernel.data import MemmapRows, Piece, RowsError, RowSource, StreamedDesign, statistics
 from quernel.data.passes import read_ahead
 from quernel.data.sources import check_piece
+from support.models import plain_regressor
 
 PAGE = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
 N, SIZES = 6000, (1000, 2500, 1, 2499)
 X = np.random.default_rng(0).uniform(-1, 1, (N, 2))
 Y = np.sin(3 * X[:, 0]) + 0.3 * np.random.default_rng(1).standard_normal(N)
-MODEL = KernelQuantileRegressor(
-    [0.2, 0.8], bandwidth=0.5, alpha=1e-3, n_components=50, max_memory=100_000, random_state=0
-)
+MODEL = plain_regressor([0.2, 0.8], bandwidth=0.5, alpha=1e-3, n_components=50, max_memory=100_000, random_state=0)
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,13 @@ from pyarrow import csv
 from sklearn.exceptions import ConvergenceWarning
 
 import quernel
-from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor, solvers
+from quernel import KernelClassifier, KernelRegressor, solvers
 from quernel.data import MemmapRows
 from quernel.objective.duality_gap import certify
 from quernel.objective.null_model import null_model
 from quernel.solvers.result import BestIterate
 from support.command_line import run
+from support.models import plain_regressor
 from support.tables import sales
 
 LEVELS = [0.1, 0.5, 0.9]
@@ -65,7 +66,7 @@ def table():
 
 
 def fit(X, y=None, solver="gradient", tol=0.05, **settings):
-    return KernelQuantileRegressor(LEVELS, solver=solver, tol=tol, **SETTINGS, **settings).fit(X, y)
+    return plain_regressor(LEVELS, solver=solver, tol=tol, **SETTINGS, **settings).fit(X, y)
 
 
 def test_its_fits_are_within_their_gaps_of_the_minimum(gradient_descent, table):
@@ -98,7 +99,7 @@ def test_it_serves_other_losses_and_classes(gradient_descent, table):
 
 
 def test_a_warm_start_pays(gradient_descent, table):
-    model = KernelQuantileRegressor(LEVELS, solver="gradient", tol=0.05, **SETTINGS, warm_start=True).fit(*table)
+    model = plain_regressor(LEVELS, solver="gradient", tol=0.05, **SETTINGS, warm_start=True).fit(*table)
     first = model.n_iter_
     assert model.fit(*table).n_iter_ < first
 

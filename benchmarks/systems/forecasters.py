@@ -23,7 +23,7 @@ def _answer(task: Task, fit: Callable[[], Any], predict: Callable[[np.ndarray], 
 
 
 def _quernel(task: Task) -> Answer:
-    model = KernelQuantileRegressor(LEVELS, n_components=500, random_state=0)
+    model = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=500, random_state=0)
     return _answer(task, lambda: model.fit(task.X, task.y), model.predict)
 
 

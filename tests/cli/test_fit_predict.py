@@ -14,13 +14,14 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
+from quernel import ConformalQuantileRegressor, KernelQuantileRegressorCV
 from quernel.conformal.table_model import TableModel
 from quernel.data import sources
 from quernel.tables.files import open_table, read_table
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
 from support.command_line import run
+from support.models import plain_regressor
 from support.tables import sales
 
 QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9")
@@ -82,7 +83,7 @@ def folder(made):
     fit = run("fit", "sales.parquet", "--target", "price", "--model", "m.quernel", *QUICK, cwd=made)
     assert fit.returncode == 0, fit.stderr
     training = prepare(read_table(made / "flat2.csv"), ReadOptions("y"))
-    base = KernelQuantileRegressor([0.2, 0.8], n_components=5, random_state=0)
+    base = plain_regressor([0.2, 0.8], n_components=5, random_state=0)
     interval = ConformalQuantileRegressor(base, 0.5, random_state=0).fit(training.X, training.y)
     model = TableModel(training.encoder, interval.estimators_[0], "y", interval=interval)
     quernel.save(model, made / "interval.quernel")
@@ -90,7 +91,7 @@ def folder(made):
     damaged[len(damaged) // 2] ^= 1
     (made / "damaged.quernel").write_bytes(bytes(damaged))
     X = np.random.default_rng(0).random((40, 2))
-    quernel.save(KernelQuantileRegressor(n_components=5).fit(X, X[:, 0]), made / "arrays.quernel")
+    quernel.save(plain_regressor(n_components=5).fit(X, X[:, 0]), made / "arrays.quernel")
     return made
 
 
@@ -363,7 +364,7 @@ def test_other_levels_columns_weights_and_logarithms(folder, tmp_path):
     assert (model.predict(sales()) > 0).all()
     table = sales()
     there = table.filter(table["price"].is_valid())
-    by_hand = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+    by_hand = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
     by_hand.fit(
         model.encoder.transform(there), np.log(there["price"].to_numpy()), sample_weight=there["age"].to_numpy()
     )
@@ -400,7 +401,7 @@ def test_calibrated_intervals_are_further_columns(folder, tmp_path):
     table = sales()
     there = table.filter(table["price"].is_valid())
     X, y = model.encoder.transform(there), np.log(there["price"].to_numpy())
-    base = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+    base = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
     by_hand = ConformalQuantileRegressor(base, 0.8, random_state=0).fit(X, y)
     expected = np.exp(by_hand.predict_interval(model.encoder.transform(table)))
     np.testing.assert_allclose(np.column_stack(found.columns[1:]), expected, rtol=1e-9)

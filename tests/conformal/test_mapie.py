@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+from quernel import ConformalQuantileRegressor
+from support.models import plain_regressor
 
 regression = pytest.importorskip("mapie.regression", reason="MAPIE is not installed")
 
@@ -17,12 +18,12 @@ def test_the_prefit_route(symmetric):
     X = rng.random((700, 2))
     y = np.sin(5 * X[:, 0]) + (0.2 + X[:, 1]) * rng.standard_normal(700)
     settings = {"n_components": 50, "alpha": 1e-4, "bandwidth": 0.5, "random_state": 0}
-    models = [KernelQuantileRegressor(level, **settings).fit(X[:200], y[:200]) for level in LEVELS]
+    models = [plain_regressor(level, **settings).fit(X[:200], y[:200]) for level in LEVELS]
     theirs = regression.ConformalizedQuantileRegressor(models, confidence_level=COVERAGE, prefit=True)
     theirs.conformalize(X[200:500], y[200:500])
     points, intervals = theirs.predict_interval(X[500:], symmetric_correction=symmetric)
     np.testing.assert_array_equal(points, models[2].predict(X[500:]))
-    together = KernelQuantileRegressor(LEVELS[:2], **settings).fit(X[:200], y[:200])
+    together = plain_regressor(LEVELS[:2], **settings).fit(X[:200], y[:200])
     ours = ConformalQuantileRegressor(together, COVERAGE, method="prefit", symmetric=symmetric)
     interval = ours.fit(X[200:500], y[200:500]).predict_interval(X[500:])
     np.testing.assert_allclose(intervals[:, :, 0], interval, atol=1e-6)

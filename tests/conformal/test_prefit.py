@@ -11,17 +11,18 @@ from sklearn.base import clone, is_regressor
 from sklearn.frozen import FrozenEstimator
 
 import quernel
-from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+from quernel import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
+from support.models import plain_regressor
 from support.tables import sales
 
 
 @pytest.fixture(scope="module")
 def fitted():
     training = prepare(sales(600), ReadOptions("price", log_target=True))
-    model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+    model = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
     return TableModel(training.encoder, model.fit(training.X, training.y), "price", log_target=True)
 
 
@@ -98,7 +99,7 @@ def test_intervals_of_tables_that_are_calibrated_are_not_asked_for_another_cover
 def test_calibrated_intervals_can_be_calibrated_again(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.random((400, 2)), rng.standard_normal(400)
-    base = KernelQuantileRegressor(n_components=10, random_state=0)
+    base = plain_regressor(n_components=10, random_state=0)
     first = ConformalQuantileRegressor(base, 0.5, random_state=0).fit(X[:200], y[:200])
     again = ConformalQuantileRegressor(first, 0.9, method="prefit").fit(X[200:], y[200:])
     low, high = again.predict_interval(X[200:]).T

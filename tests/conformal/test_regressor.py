@@ -20,8 +20,9 @@ from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuan
 from quernel.conformal.methods import METHODS, ConformalMethod
 from quernel.metrics import coverage
 from quernel.plots.models import predict_interval_with_coverage
+from support.models import plain_regressor
 
-BASE = KernelQuantileRegressor(n_components=10, alpha=1e-3, tol=1e-3, random_state=0)
+BASE = plain_regressor(n_components=10, alpha=1e-3, tol=1e-3, random_state=0)
 # As for scikit-learn's own estimators that divide rows at random. With method="cv+" its check sets folds, and it holds.
 WEIGHTS = (
     "A split that treats a row of weight k like k rows has to keep equal rows together, and then calibration rows are "
@@ -213,7 +214,7 @@ def test_levels_follow_the_coverage(table):
     X, y = table
     for base in (BASE, None):
         model = ConformalQuantileRegressor(base, 0.8, random_state=0)
-        model = model if base is not None else model.set_params(estimator=KernelQuantileRegressor(n_components=20))
+        model = model if base is not None else model.set_params(estimator=plain_regressor(n_components=20))
         np.testing.assert_allclose(model.fit(X, y).estimators_[0].quantiles_, [0.1, 0.5, 0.9])
     kept = clone(BASE).set_params(quantiles=[0.01, 0.2, 0.99])
     np.testing.assert_array_equal(
@@ -369,7 +370,7 @@ def fit(X, y, estimator=None, coverage=0.9, *, given=None, **settings):
         ),
         ({"estimator": BASE, "method": "prefit"}, {"sample_weight": np.ones(400)}, "sample_weight is for fitting"),
         (
-            {"estimator": KernelQuantileRegressor([0.2, 0.8])},
+            {"estimator": plain_regressor([0.2, 0.8])},
             {},
             r"coverage 0.9 needs the levels 0.05 and 0.95; the estimator has quantiles=\[0.2, 0.8\]",
         ),

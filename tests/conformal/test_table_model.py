@@ -8,12 +8,13 @@ from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuan
 from quernel.conformal.table_model import TableModel
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
+from support.models import plain_regressor
 from support.tables import LEVELS, sales
 
 
 def made(levels=LEVELS, log_target=False, conformal=False, **options):
     training = prepare(sales(), ReadOptions("price", log_target=log_target))
-    base = KernelQuantileRegressor(levels, **({"n_components": 40, "random_state": 0} | options))
+    base = plain_regressor(levels, **({"n_components": 40, "random_state": 0} | options))
     if not conformal:
         return TableModel(training.encoder, base.fit(training.X, training.y), "price", log_target)
     interval = ConformalQuantileRegressor(base, 0.8, random_state=0).fit(training.X, training.y)
@@ -124,7 +125,7 @@ def test_a_value_that_many_rows_have_survives_the_logarithm():
     y = np.where(rng.random(600) < 0.7, rng.choice([5.0, 7.0, 0.3], 600), 5 + rng.exponential(5.0, 600))
     table = pa.table({"x": rng.random(600), "y": y})
     training = prepare(table, ReadOptions("y", log_target=True))
-    estimator = KernelQuantileRegressor([0.05, 0.4, 0.95], n_components=20, alpha=0.1, random_state=0)
+    estimator = plain_regressor([0.05, 0.4, 0.95], n_components=20, alpha=0.1, random_state=0)
     model = TableModel(training.encoder, estimator.fit(training.X, training.y), "y", log_target=True)
     assert len(estimator.frequent_values_) == 3
     curves = model.predict(table)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quernel import KernelQuantileRegressor, KernelRegressor
+from quernel import KernelRegressor
 from quernel.data import (
     MemmapRows,
     ParquetRows,
@@ -35,6 +35,7 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.solvers.screening import rounds
 from support.map_reduce_steps import halves, join_halves, value_and_gradient
+from support.models import plain_regressor
 
 N, M = 60_000, 40
 ROOM = 1_800_000  # the raw rows have no room in it
@@ -249,7 +250,7 @@ def test_room_is_counted_in_numbers_of_the_type(data, tmp_path, monkeypatch):
 
 def fitted(source, name="quantiles", **kwargs):
     kwargs = {"n_components": M, "random_state": 0, "max_memory": ROOM} | kwargs
-    model = KernelRegressor("huber", **kwargs) if name == "huber" else KernelQuantileRegressor([0.1, 0.5], **kwargs)
+    model = KernelRegressor("huber", **kwargs) if name == "huber" else plain_regressor([0.1, 0.5], **kwargs)
     return model.fit(source)
 
 

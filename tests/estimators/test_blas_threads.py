@@ -12,9 +12,10 @@ import pytest
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
-from quernel import KernelQuantileRegressor, _threads
+from quernel import _threads
 from quernel._threads import _controller, single_threaded_blas
 from quernel.solvers.progress import listening
+from support.models import plain_regressor
 
 
 def blas_threads():
@@ -41,7 +42,7 @@ def table():
 
 @pytest.fixture
 def model():
-    return KernelQuantileRegressor([0.2, 0.7], n_components=60, alpha=1e-4, random_state=0)
+    return plain_regressor([0.2, 0.7], n_components=60, alpha=1e-4, random_state=0)
 
 
 def fit_and_count(model, table):

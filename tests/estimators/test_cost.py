@@ -15,6 +15,7 @@ from quernel import KernelQuantileRegressor, TabularQuantileRegressor, estimate_
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.tuning.cost import estimate_tabular_seconds
+from support.models import plain_regressor
 
 GIGABYTE = 10**9
 
@@ -43,14 +44,14 @@ def peak_of(model, X, y):
 @pytest.mark.parametrize(("n", "M", "levels"), [(8_000, 300, [0.1, 0.5, 0.9]), (40_000, 100, 0.5), (1_500, 1_500, 0.5)])
 def test_peak_memory_is_what_a_fit_takes(n, M, levels):
     X, y, _ = make_homoscedastic(n, random_state=0)
-    model = KernelQuantileRegressor(levels, n_components=M, random_state=0)
+    model = plain_regressor(levels, n_components=M, random_state=0)
     ratio = estimate_cost(n, 3, M, np.size(levels)).peak_memory / peak_of(model, X, y)
     assert 0.5 < ratio < 2
 
 
 def test_recomputed_features_are_not_counted_and_not_held():
     X, y, _ = make_homoscedastic(100_000, random_state=0)
-    model = KernelQuantileRegressor(n_components=200, random_state=0, max_memory=1)
+    model = plain_regressor(n_components=200, random_state=0, max_memory=1)
     cost = estimate_cost(100_000, 3, 200, max_memory=1)
     whole = 100_000 * 200 * 8
     assert not cost.stored
@@ -89,7 +90,7 @@ def test_recomputing_takes_less_memory_and_more_time():
 
 def test_auto_is_the_estimators_own_choice():
     X, y, _ = make_homoscedastic(200, random_state=0)
-    used = KernelQuantileRegressor(random_state=0).fit(X, y).n_components_
+    used = plain_regressor(random_state=0).fit(X, y).n_components_
     assert estimate_cost(200, 3) == estimate_cost(200, 3, used)
 
 
@@ -137,7 +138,7 @@ def table():
 
 
 def test_admm_is_refused_where_its_features_do_not_fit(table):
-    model = KernelQuantileRegressor(n_components=1_000, solver="admm", max_memory=10**6)
+    model = plain_regressor(n_components=1_000, solver="admm", max_memory=10**6)
     with pytest.raises(
         ValueError, match=r"admm.*1,000 rows x 1,000 features need 8\.0 MB.*1\.0 MB.*newton.*max_memory"
     ):
@@ -148,19 +149,19 @@ def test_admm_is_refused_where_its_features_do_not_fit(table):
 def test_admm_is_refused_where_its_copy_does_not_fit(table, free_memory):
     free_memory(12 * 10**6)
     with pytest.raises(ValueError, match=r"8\.0 MB twice over.*12 MB are free.*newton"):
-        KernelQuantileRegressor(n_components=1_000, solver="admm").fit(*table)
+        plain_regressor(n_components=1_000, solver="admm").fit(*table)
 
 
 def test_an_allowance_beyond_the_machine_is_refused(table, free_memory):
     free_memory(7 * 10**6)
     with pytest.raises(ValueError, match=r"8\.0 MB.*7\.0 MB are free.*Lower max_memory"):
-        KernelQuantileRegressor(n_components=1_000, max_memory=GIGABYTE).fit(*table)
+        plain_regressor(n_components=1_000, max_memory=GIGABYTE).fit(*table)
 
 
 def test_newton_recomputes_instead_of_refusing(table, free_memory):
     """The negative control: with the same memory, a fit that may recompute its features goes through."""
     free_memory(7 * 10**6)
-    model = KernelQuantileRegressor(n_components=1_000, random_state=0, max_memory=10**6).fit(*table)
+    model = plain_regressor(n_components=1_000, random_state=0, max_memory=10**6).fit(*table)
     assert model.duality_gap_[0] <= 1e-6
 
 
@@ -169,14 +170,14 @@ def test_rows_whose_own_state_does_not_fit_are_refused(table, free_memory, setti
     levels = np.linspace(0.01, 0.99, 50)
     free_memory(2 * 10**6)
     with pytest.raises(ValueError, match=r"1,000 rows x 50 levels need 2\.4 MB.*2\.0 MB are free.*fewer levels"):
-        KernelQuantileRegressor(levels, **settings).fit(*table)
+        plain_regressor(levels, **settings).fit(*table)
 
 
 def test_a_weighted_table_counts_the_rows_that_are_left(table, free_memory):
     X, y = table
     free_memory(2 * 10**6)
     weight = np.r_[np.ones(400), np.zeros(600)]
-    KernelQuantileRegressor(np.linspace(0.01, 0.99, 50), kernel="linear", alpha=1.0).fit(X, y, weight)
+    plain_regressor(np.linspace(0.01, 0.99, 50), kernel="linear", alpha=1.0).fit(X, y, weight)
 
 
 def test_docstring_example():
@@ -191,7 +192,7 @@ def test_a_linear_fit_makes_no_pass_over_X_for_what_missing_values_are_replaced_
     y = X[:, 0] + rng.standard_normal(len(X))
     weight = rng.uniform(1, 2, len(X))
     monkeypatch.delattr(quernel.tuning.data_summary.DataSummary, "mean")
-    model = KernelQuantileRegressor(0.5, kernel="linear", alpha=1e-4).fit(X, y, weight)
+    model = plain_regressor(0.5, kernel="linear", alpha=1e-4).fit(X, y, weight)
     given = np.array([[np.nan, 3.0], [3.0, 3.0]])
     np.testing.assert_allclose(*model.predict(given), atol=0.1)
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelQuantileRegressorCV
+from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressorCV
 from quernel.data import ArrayRows, DaskRows
 from quernel.tuning.bandwidth import auto_bandwidth
 from quernel.tuning.data_summary import DataSummary, StreamedSummary
+from support.models import plain_regressor
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -35,9 +36,9 @@ WORDS = {"n_components": 80, "random_state": 0}
 def test_a_fit_of_dask_arrays_is_that_of_arrays(weighted, data):
     X, y, weight = data
     kwargs = {**WORDS, "tol": 1e-9}
-    in_memory = KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(X, y, weight if weighted else None)
+    in_memory = plain_regressor([0.1, 0.9], **kwargs).fit(X, y, weight if weighted else None)
     parts = da.from_array(X, chunks=(7000, 2)), da.from_array(y, chunks=5000)
-    on_dask = KernelQuantileRegressor([0.1, 0.9], **kwargs)
+    on_dask = plain_regressor([0.1, 0.9], **kwargs)
     on_dask.fit(*parts, da.from_array(weight, chunks=9000) if weighted else None)
     np.testing.assert_allclose(on_dask.objective_, in_memory.objective_, rtol=1e-9)
     np.testing.assert_allclose(on_dask.alpha_, in_memory.alpha_, rtol=1e-12)
@@ -61,7 +62,7 @@ def test_the_overview_of_a_dask_collection_is_that_of_arrays(data):
 
 def test_predictions_are_lazy_and_keep_chunks(data):
     X, y, _ = (part[:6000] for part in data)
-    model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(X, y)
+    model = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(X, y)
     lazy = model.predict(da.from_array(X, chunks=((1000, 5000), (2, 1))))
     assert isinstance(lazy, da.Array)
     assert lazy.chunks == ((1000, 5000), (3,))
@@ -82,12 +83,12 @@ def test_predictions_are_lazy_and_keep_chunks(data):
 def test_predictions_of_linear_and_named_models_are_lazy(data):
     X, y, _ = (part[:500] for part in data)
     A = da.from_array(X, chunks=200)
-    linear = KernelQuantileRegressor(kernel="linear").fit(X, y)
+    linear = plain_regressor(kernel="linear").fit(X, y)
     np.testing.assert_allclose(linear.predict(A).compute(), linear.predict(X), rtol=1e-12)
     with pytest.raises(ValueError, match="3 features"):
         linear.predict(A[:, :2])
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    named = KernelQuantileRegressor(n_components=10, random_state=0).fit(frame, y)
+    named = plain_regressor(n_components=10, random_state=0).fit(frame, y)
     rows = DaskRows(dd.from_pandas(frame[["c", "a", "b"]], npartitions=2), y)
     np.testing.assert_allclose(named.predict(rows).compute(), named.predict(frame), rtol=1e-12)
     np.testing.assert_array_equal(linear.is_extrapolation(A).compute(), np.zeros(500, dtype=bool))
@@ -97,8 +98,8 @@ def test_data_frames_are_known_by_their_columns(data):
     X, y, _ = (part[:6000] for part in data)
     frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y)
     parts = dd.from_pandas(frame, npartitions=4)
-    on_dask = KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0).fit(parts, "y")
-    in_memory = KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0).fit(frame[["a", "b", "c"]], y)
+    on_dask = plain_regressor([0.1, 0.9], n_components=20, random_state=0).fit(parts, "y")
+    in_memory = plain_regressor([0.1, 0.9], n_components=20, random_state=0).fit(frame[["a", "b", "c"]], y)
     assert list(on_dask.feature_names_in_) == ["a", "b", "c"]
     np.testing.assert_allclose(on_dask.objective_, in_memory.objective_, rtol=1e-6)
     lazy = on_dask.predict(parts[["a", "b", "c"]])
@@ -115,8 +116,8 @@ def test_classes_intervals_and_searches_of_dask_collections(data):
     in_memory = KernelClassifier("hinge", class_weight="balanced", **kwargs).fit(X, labels)
     np.testing.assert_allclose(on_dask.objective_, in_memory.objective_, rtol=2e-6)
     np.testing.assert_array_equal(on_dask.predict(A).compute(), on_dask.predict(X))
-    interval = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs), random_state=0).fit(A, b)
-    same = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs), random_state=0).fit(X, y)
+    interval = ConformalQuantileRegressor(plain_regressor(**kwargs), random_state=0).fit(A, b)
+    same = ConformalQuantileRegressor(plain_regressor(**kwargs), random_state=0).fit(X, y)
     np.testing.assert_allclose(interval.predict_interval(A).compute(), same.predict_interval(X), atol=5e-3)
     found = KernelQuantileRegressorCV(alphas=[1e-4, 1.0], cv=0.3, bandwidths=["auto"], **kwargs).fit(A, b)
     assert found.alpha_ == 1e-4
@@ -126,11 +127,11 @@ def test_unfit_collections_are_refused(data):
     X, y, _ = (part[:100] for part in data)
     A = da.from_array(X, chunks=50)
     with pytest.raises(ValueError, match="needs y"):
-        KernelQuantileRegressor().fit(A)
+        plain_regressor().fit(A)
     with pytest.raises(ValueError, match="y or sample_weight is a Dask collection, but X is a ndarray"):
-        KernelQuantileRegressor().fit(X, da.from_array(y, chunks=50))
+        plain_regressor().fit(X, da.from_array(y, chunks=50))
     with pytest.raises(ValueError, match="stay where Dask has them"):
-        KernelQuantileRegressor(n_components="exact").fit(A, y)
+        plain_regressor(n_components="exact").fit(A, y)
     frame = dd.from_pandas(pd.DataFrame({"a": ["x", "y"], "b": [1.0, 2.0]}), npartitions=1)
     with pytest.raises(ValueError, match=r"'a' holds .*not numbers"):
-        KernelQuantileRegressor().fit(frame, "b")
+        plain_regressor().fit(frame, "b")

@@ -10,7 +10,6 @@ import pytest
 from quernel import (
     ConformalQuantileRegressor,
     KernelClassifier,
-    KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
     estimate_cost,
@@ -22,10 +21,11 @@ from quernel.estimators.solve import Task
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
 from quernel.solvers.screening import rounds
+from support.models import plain_regressor
 
 
 def fitted(X, y, **options):
-    return KernelQuantileRegressor([0.1, 0.5], bandwidth=1.0, n_components=60, random_state=0, **options).fit(X, y)
+    return plain_regressor([0.1, 0.5], bandwidth=1.0, n_components=60, random_state=0, **options).fit(X, y)
 
 
 @pytest.mark.parametrize("n", [2000, 50_000])
@@ -81,7 +81,7 @@ def test_features_of_either_kind_can_be_rounded(sampling):
 N, M = 60_000, 40
 ROOM, PLENTY = 1_800_000, 8 * N * M  # bytes: raw rows have no room in either, and rounded features have in the second
 MODELS = {
-    "quantiles": lambda **kwargs: KernelQuantileRegressor([0.1, 0.5], **kwargs),
+    "quantiles": lambda **kwargs: plain_regressor([0.1, 0.5], **kwargs),
     "logcosh": lambda **kwargs: KernelRegressor("logcosh", **kwargs),
     "hinge": lambda **kwargs: KernelClassifier("hinge", **kwargs),
 }
@@ -190,9 +190,7 @@ def test_a_fit_that_rounding_has_spoilt_goes_on(name, table, solves, monkeypatch
 
 def test_nothing_is_rounded_that_is_not_cached(table, solves):
     fits = [
-        KernelQuantileRegressor([0.1, 0.5], **settings_with(dtype=kind, max_memory=ROOM)).fit(
-            MemmapRows(*table, cache=cache)
-        )
+        plain_regressor([0.1, 0.5], **settings_with(dtype=kind, max_memory=ROOM)).fit(MemmapRows(*table, cache=cache))
         for kind, cache in (("float64", "recompute"), ("float32", "recompute"), ("float32", "auto"))
     ]
     assert len(solves) == 3, "no second solve"
@@ -207,9 +205,7 @@ def test_nothing_is_rounded_that_is_not_cached(table, solves):
 def test_small_problems_are_solved_on_unrounded_features(table, solves):
     X, y = table[0][:3000], table[1][:3000]
     streamed, in_memory = (
-        KernelQuantileRegressor([0.1, 0.5], **settings_with(dtype=kind, max_memory=500_000)).fit(
-            MemmapRows(X, y, cache="disk")
-        )
+        plain_regressor([0.1, 0.5], **settings_with(dtype=kind, max_memory=500_000)).fit(MemmapRows(X, y, cache="disk"))
         for kind in ("float32", "float64")
     )
     assert len(solves) == 2
@@ -220,23 +216,23 @@ def test_small_problems_are_solved_on_unrounded_features(table, solves):
 def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(table, solves, tmp_path, monkeypatch):
     X, y = table
     kwargs = settings_with(dtype="float32")
-    model = KernelQuantileRegressor([0.1, 0.9], **kwargs, warm_start=True).fit(MemmapRows(X[:-3000], y[:-3000]))
+    model = plain_regressor([0.1, 0.9], **kwargs, warm_start=True).fit(MemmapRows(X[:-3000], y[:-3000]))
     model.fit(MemmapRows(X, y))
     (_, cold), _, (_, warm), _ = solves
     assert warm.hessian_rows < cold.hessian_rows
     assert model.duality_gap_.max() <= 1e-6
-    in_memory = KernelQuantileRegressor([0.1, 0.9], **settings_with(dtype="float32", max_memory=None), warm_start=True)
+    in_memory = plain_regressor([0.1, 0.9], **settings_with(dtype="float32", max_memory=None), warm_start=True)
     assert in_memory.fit(X[:-3000], y[:-3000]).fit(X, y).duality_gap_.max() <= 2e-6
 
     solves.clear()
     with monkeypatch.context() as patch:
         patch.setattr(rounds, "_proof", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
-    again = KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
+            plain_regressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
+    again = plain_regressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
     (_, whole), (_, rest), _ = solves
     assert rest.sweeps < whole.sweeps
-    in_memory = KernelQuantileRegressor([0.1, 0.9], **settings_with(max_memory=None)).fit(X, y)
+    in_memory = plain_regressor([0.1, 0.9], **settings_with(max_memory=None)).fit(X, y)
     np.testing.assert_allclose(again.objective_, in_memory.objective_, rtol=2e-6)
     assert list(tmp_path.iterdir()) == []
 
@@ -244,7 +240,7 @@ def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(tabl
     kwargs = {name: value for name, value in kwargs.items() if name not in ("alpha", "bandwidth")}
     search = KernelQuantileRegressorCV([0.1, 0.9], **kwargs, **grid).fit(MemmapRows(X, y))
     assert search.duality_gap_.max() <= 1e-6
-    wrapped = ConformalQuantileRegressor(KernelQuantileRegressor([0.1, 0.9], **kwargs), coverage=0.8, random_state=0)
+    wrapped = ConformalQuantileRegressor(plain_regressor([0.1, 0.9], **kwargs), coverage=0.8, random_state=0)
     ends = wrapped.fit(MemmapRows(X, y)).predict_interval(X)
     assert 0.77 < np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])) < 0.83
     assert len(solves) == 7, "each solved, and proved"
@@ -270,7 +266,7 @@ def test_dask_workers_keep_rounded_features(table, solves, monkeypatch):
         assert sum(size for _, size in stored) == 4 * N * M
         (rounded, first), (exact, _) = solves
         assert (rounded.rounded, exact.rounded) == (True, False)
-        levels = KernelQuantileRegressor([0.1, 0.5], **settings_with(dtype="float32")).fit(*rows)
+        levels = plain_regressor([0.1, 0.5], **settings_with(dtype="float32")).fit(*rows)
         stored.clear()
         too_large = KernelRegressor("logcosh", **settings_with(dtype="float32", max_memory=4 * N * M - 1)).fit(*rows)
     assert stored == []

@@ -7,12 +7,12 @@ import pytest
 from quernel import (
     ConformalQuantileRegressor,
     KernelClassifier,
-    KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
 from quernel.data import MemmapRows
 from quernel.metrics import pinball_loss
+from support.models import plain_regressor
 
 SMALL = {"n_components": 10, "alpha": 1e-2, "random_state": 0}
 ROWS = 400
@@ -26,20 +26,20 @@ def table():
 
 
 def streamed(X, y, weight):
-    return KernelQuantileRegressor(**SMALL, max_memory=8000).fit(MemmapRows(X, y, weight))
+    return plain_regressor(**SMALL, max_memory=8000).fit(MemmapRows(X, y, weight))
 
 
 FITS = {
-    "quantiles": lambda X, y, weight: KernelQuantileRegressor(**SMALL).fit(X, y, weight),
+    "quantiles": lambda X, y, weight: plain_regressor(**SMALL).fit(X, y, weight),
     "search": lambda X, y, weight: KernelQuantileRegressorCV(alphas=[1e-2], bandwidths=[1.0]).fit(X, y, weight),
     "classes": lambda X, y, weight: KernelClassifier(**SMALL).fit(X, y > 0, weight),
     "mean": lambda X, y, weight: KernelRegressor("squared", **SMALL).fit(X, y, weight),
-    "intervals": lambda X, y, weight: ConformalQuantileRegressor(KernelQuantileRegressor(**SMALL)).fit(X, y, weight),
+    "intervals": lambda X, y, weight: ConformalQuantileRegressor(plain_regressor(**SMALL)).fit(X, y, weight),
     "streamed": streamed,
-    "dask": lambda X, y, weight: KernelQuantileRegressor(**SMALL).fit(
+    "dask": lambda X, y, weight: plain_regressor(**SMALL).fit(
         *(da.from_array(part, chunks=(100, *part.shape[1:])) for part in (X, y, weight))
     ),
-    "score": lambda X, y, weight: KernelQuantileRegressor(**SMALL).fit(X, y).score(X, y, weight),
+    "score": lambda X, y, weight: plain_regressor(**SMALL).fit(X, y).score(X, y, weight),
     "metric": lambda X, y, weight: pinball_loss(y, X[:, 0], 0.5, sample_weight=weight),
 }
 
@@ -69,6 +69,6 @@ def test_only_ratios_of_weights_matter(name, factor, table):
 
 
 def test_density_ratios_whose_sum_overflows_are_refused(table):
-    model = ConformalQuantileRegressor(KernelQuantileRegressor(**SMALL))
+    model = ConformalQuantileRegressor(plain_regressor(**SMALL))
     with pytest.raises(ValueError, match="sum of density_ratio overflows"):
         model.fit(*table, density_ratio=np.full(ROWS, 1e308))

@@ -11,10 +11,11 @@ import pytest
 import scipy.sparse
 from sklearn.exceptions import NotFittedError
 
-from quernel import KernelQuantileRegressor, KernelRegressor
+from quernel import KernelRegressor
 from quernel.features import SAMPLINGS, RandomFeatures
 from quernel.kernels import KERNELS, Gaussian, Linear, PeriodicSpline
 from quernel.solvers import SOLVERS
+from support.models import plain_regressor
 
 N = 30
 COLUMNS = ["wind", "load", "price"]
@@ -45,7 +46,7 @@ def table():
 
 @pytest.fixture
 def model(table):
-    return KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=20, random_state=0).fit(*table)
+    return plain_regressor([0.1, 0.5, 0.9], n_components=20, random_state=0).fit(*table)
 
 
 def message_of(call, *args, error=ValueError, **kwargs):
@@ -63,7 +64,7 @@ def says(message, *fragments):
 def test_good_input_does_reach_the_solver(table, solver):
     # Without this, every test below could pass because nothing ever reaches a solver.
     with pytest.raises(WorkStartedError):
-        KernelQuantileRegressor(solver=solver).fit(*table)
+        plain_regressor(solver=solver).fit(*table)
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize(("settings", "messages"), [case[1:] for case in SETTINGS], ids=[case[0] for case in SETTINGS])
 def test_settings(table, settings, messages):
-    says(message_of(KernelQuantileRegressor(**settings).fit, *table), *messages)
+    says(message_of(plain_regressor(**settings).fit, *table), *messages)
 
 
 # --- numbers that are missing ----------------------------------------------------------------------------------------
@@ -152,29 +153,29 @@ def spoiled(X, value, rows=(3, 7), column=1):
 )
 def test_infinite_numbers_in_X_are_refused_and_missing_ones_are_not(table, make, label):
     X, y = table
-    message = message_of(KernelQuantileRegressor().fit, make(spoiled(X, -np.inf)), y)
+    message = message_of(plain_regressor().fit, make(spoiled(X, -np.inf)), y)
     says(message, "X contains infinity", label, "0 NaN, 2 infinite", "by NaN if the value is missing")
     with pytest.raises(WorkStartedError):
-        KernelQuantileRegressor().fit(make(spoiled(X, np.nan)), y)
+        plain_regressor().fit(make(spoiled(X, np.nan)), y)
 
 
 def test_infinite_numbers_beside_text_are_refused(table):
     X, y = table
     frame = pd.DataFrame(X, columns=COLUMNS).assign(load=np.inf, colour=["red", "blue"] * (N // 2))
-    says(message_of(KernelQuantileRegressor().fit, frame, y), "infinity in column 'load'", f"0 NaN, {N} infinite")
+    says(message_of(plain_regressor().fit, frame, y), "infinity in column 'load'", f"0 NaN, {N} infinite")
 
 
 def test_columns_of_one_name_are_refused_by_name(table, model):
     X, y = table
     frame = pd.DataFrame(X, columns=["wind", "load", "wind"])
-    for call in (partial(KernelQuantileRegressor().fit, frame, y), partial(model.predict, frame)):
+    for call in (partial(plain_regressor().fit, frame, y), partial(model.predict, frame)):
         says(message_of(call), "several columns of one name: 'wind'", "Rename or drop")
 
 
 def test_every_column_with_infinite_numbers_is_named(table):
     X, y = table
     X = spoiled(spoiled(X, -np.inf, rows=(0,), column=0), np.inf, rows=(1, 2), column=2)
-    message = message_of(KernelQuantileRegressor().fit, pd.DataFrame(X, columns=COLUMNS), y)
+    message = message_of(plain_regressor().fit, pd.DataFrame(X, columns=COLUMNS), y)
     says(message, "'wind' (0 NaN, 1 infinite)", "'price' (0 NaN, 2 infinite)")
     assert "load" not in message
 
@@ -190,7 +191,7 @@ def test_every_column_with_infinite_numbers_is_named(table):
 )
 def test_empty_cells_of_frames(table, make):
     with pytest.raises(WorkStartedError):
-        KernelQuantileRegressor().fit(make([None, *np.arange(1.0, N)]), table[1])
+        plain_regressor().fit(make([None, *np.arange(1.0, N)]), table[1])
 
 
 @pytest.mark.parametrize(("value", "count"), [(np.nan, "3 NaN and 0 infinite"), (np.inf, "0 NaN and 3 infinite")])
@@ -199,7 +200,7 @@ def test_missing_numbers_in_y(table, make, value, count):
     X, y = table
     y = y.copy()
     y[4:7] = value
-    says(message_of(KernelQuantileRegressor().fit, X, make(y)), "y", count, f"{N} values", "Leave those rows out")
+    says(message_of(plain_regressor().fit, X, make(y)), "y", count, f"{N} values", "Leave those rows out")
 
 
 # --- things that are not numbers -------------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ TEXTS = [
 
 @pytest.mark.parametrize(("make", "label"), [case[1:] for case in TEXTS], ids=[case[0] for case in TEXTS])
 def test_text_where_the_model_was_fitted_to_numbers(table, model, make, label):
-    named = KernelQuantileRegressor(n_components=20).fit(pd.DataFrame(table[0], columns=COLUMNS), table[1])
+    named = plain_regressor(n_components=20).fit(pd.DataFrame(table[0], columns=COLUMNS), table[1])
     fitted = named if "'" in label else model
     says(message_of(fitted.predict, make(table[0])), label, "text", "such as 'red'", "fitted to numbers")
 
@@ -269,8 +270,8 @@ DATES = [
 
 @pytest.mark.parametrize(("make", "label"), [case[1:] for case in DATES], ids=[case[0] for case in DATES])
 def test_dates_where_the_model_was_fitted_to_numbers(table, make, label, model):
-    named = KernelQuantileRegressor(n_components=20).fit(pd.DataFrame({"wind": table[0][:, 0], "when": 1.0}), table[1])
-    fitted = named if "'" in label else KernelQuantileRegressor(n_components=20).fit(table[0][:, :2], table[1])
+    named = plain_regressor(n_components=20).fit(pd.DataFrame({"wind": table[0][:, 0], "when": 1.0}), table[1])
+    fitted = named if "'" in label else plain_regressor(n_components=20).fit(table[0][:, :2], table[1])
     says(message_of(fitted.predict, make(table[0])), label, "dates", "2024-02-29", "fitted to numbers")
 
 
@@ -287,25 +288,25 @@ def test_dates_where_the_model_was_fitted_to_numbers(table, make, label, model):
     ids=["list", "text array", "objects", "pandas", "pandas category", "polars"],
 )
 def test_text_in_y(table, make):
-    message = message_of(KernelQuantileRegressor().fit, table[0], make(["cheap"] * N))
+    message = message_of(plain_regressor().fit, table[0], make(["cheap"] * N))
     says(message, "y holds text", "'cheap'", "Encode")
 
 
 @pytest.mark.parametrize("make", [np.asarray, pd.Series], ids=["numpy", "pandas"])
 def test_dates_in_y(table, make):
-    says(message_of(KernelQuantileRegressor().fit, table[0], make(DAYS)), "y", "dates")
+    says(message_of(plain_regressor().fit, table[0], make(DAYS)), "y", "dates")
 
 
 def test_complex_numbers(table):
     X, y = table
-    says(message_of(KernelQuantileRegressor().fit, X + 1j, y), "Complex data not supported")
-    says(message_of(KernelQuantileRegressor().fit, X, y + 1j), "Complex data not supported")
+    says(message_of(plain_regressor().fit, X + 1j, y), "Complex data not supported")
+    says(message_of(plain_regressor().fit, X, y + 1j), "Complex data not supported")
 
 
 @pytest.mark.parametrize("make", [scipy.sparse.csr_array, scipy.sparse.csc_matrix])
 def test_sparse_X(table, make):
     X, y = table
-    says(message_of(KernelQuantileRegressor().fit, make(X), y, error=TypeError), "Sparse", "X", "toarray()")
+    says(message_of(plain_regressor().fit, make(X), y, error=TypeError), "Sparse", "X", "toarray()")
 
 
 # --- shapes and weights ----------------------------------------------------------------------------------------------
@@ -313,30 +314,30 @@ def test_sparse_X(table, make):
 
 def test_lengths_that_differ(table):
     X, y = table
-    says(message_of(KernelQuantileRegressor().fit, X, y[:-1]), "X", "y", str(N), str(N - 1))
+    says(message_of(plain_regressor().fit, X, y[:-1]), "X", "y", str(N), str(N - 1))
 
 
 def test_no_rows():
-    message = message_of(KernelQuantileRegressor().fit, np.empty((0, 3)), np.empty(0))
+    message = message_of(plain_regressor().fit, np.empty((0, 3)), np.empty(0))
     says(message, "0 sample(s)", "(0, 3)", "minimum of 1")
 
 
 def test_no_columns():
-    says(message_of(KernelQuantileRegressor().fit, np.empty((5, 0)), np.zeros(5)), "0 feature(s)", "minimum of 1")
+    says(message_of(plain_regressor().fit, np.empty((5, 0)), np.zeros(5)), "0 feature(s)", "minimum of 1")
 
 
 def test_X_of_one_dimension(table):
     X, y = table
-    says(message_of(KernelQuantileRegressor().fit, X[:, 0], y), "Expected 2D array", "reshape(-1, 1)")
+    says(message_of(plain_regressor().fit, X[:, 0], y), "Expected 2D array", "reshape(-1, 1)")
 
 
 def test_y_of_two_columns(table):
     X, y = table
-    says(message_of(KernelQuantileRegressor().fit, X, np.column_stack([y, y])), "y should be a 1d array", f"({N}, 2)")
+    says(message_of(plain_regressor().fit, X, np.column_stack([y, y])), "y should be a 1d array", f"({N}, 2)")
 
 
 def test_y_left_out(table):
-    says(message_of(KernelQuantileRegressor().fit, table[0]), "requires y", "None")
+    says(message_of(plain_regressor().fit, table[0]), "requires y", "None")
 
 
 WEIGHTS = [
@@ -352,7 +353,7 @@ WEIGHTS = [
 
 @pytest.mark.parametrize(("weight", "messages"), [case[1:] for case in WEIGHTS], ids=[case[0] for case in WEIGHTS])
 def test_weights(table, weight, messages):
-    says(message_of(KernelQuantileRegressor().fit, *table, sample_weight=weight), *messages)
+    says(message_of(plain_regressor().fit, *table, sample_weight=weight), *messages)
 
 
 # --- after the fit ---------------------------------------------------------------------------------------------------
@@ -370,7 +371,7 @@ def test_weights(table, weight, messages):
     ids=["predict", "predict_interval", "predict_cdf", "sample", "score"],
 )
 def test_use_before_fit(table, call):
-    message = message_of(call, KernelQuantileRegressor(), *table, error=NotFittedError)
+    message = message_of(call, plain_regressor(), *table, error=NotFittedError)
     says(message, "KernelQuantileRegressor", "not fitted yet", "Call 'fit'")
 
 
@@ -449,7 +450,7 @@ def test_missing_values_in_large_precomputed_features_are_found_by_the_passes(mo
         model.set_params(kernel="linear").fit(X, y)
 
 
-@pytest.mark.parametrize("fit", [KernelQuantileRegressor(0.5, n_components=5), KernelRegressor(n_components=5)])
+@pytest.mark.parametrize("fit", [plain_regressor(0.5, n_components=5), KernelRegressor(n_components=5)])
 def test_numbers_beyond_reckoning_are_refused_before_any_work(fit):
     X, y = np.random.default_rng(0).uniform(0.1, 1, (30, 2)), np.linspace(0.1, 1, 30)
     with pytest.raises(ValueError, match=r"^Column 1 of X holds numbers as large as .*e\+307, .* Rescale it"):

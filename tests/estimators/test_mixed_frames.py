@@ -17,13 +17,13 @@ import quernel
 from quernel import (
     ConformalQuantileRegressor,
     KernelClassifier,
-    KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
     TableEncoder,
 )
 from quernel.tables import TableWarning
 from support.houses import houses
+from support.models import plain_regressor
 
 pytestmark = pytest.mark.filterwarnings("ignore:Column '(id|noise|carID|instant|tailnum)' is left out")
 LEVELS = [0.05, 0.5, 0.95]
@@ -43,14 +43,14 @@ def table():
 
 @pytest.fixture(scope="module")
 def model(table):
-    return KernelQuantileRegressor(LEVELS, **SMALL).fit(*table)
+    return plain_regressor(LEVELS, **SMALL).fit(*table)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_same_frame_in_any_library_gives_the_same_model(table, model, library):
     X, y = table
     given = LIBRARIES[library](X)
-    other = KernelQuantileRegressor(LEVELS, **SMALL).fit(given, y)
+    other = plain_regressor(LEVELS, **SMALL).fit(given, y)
     np.testing.assert_array_equal(other.predict(given), model.predict(X))
     assert other.n_features_in_ == X.shape[1]
     assert other.feature_names_in_.tolist() == list(X.columns)
@@ -58,7 +58,7 @@ def test_the_same_frame_in_any_library_gives_the_same_model(table, model, librar
 
 def test_it_is_the_pipeline_of_encoder_and_estimator(table, model):
     X, y = table
-    line = make_pipeline(TableEncoder(), KernelQuantileRegressor(LEVELS, **SMALL)).fit(X, y)
+    line = make_pipeline(TableEncoder(), plain_regressor(LEVELS, **SMALL)).fit(X, y)
     np.testing.assert_array_equal(line.predict(X), model.predict(X))
     assert not hasattr(line[-1], "encoder_")
 
@@ -70,7 +70,7 @@ def test_the_order_of_columns_does_not_matter(table, model):
 
 def test_traps_are_called_out_before_any_work(table):
     X, y = table
-    small = KernelQuantileRegressor(LEVELS, **SMALL)
+    small = plain_regressor(LEVELS, **SMALL)
     with pytest.warns(TableWarning, match=r"^Column 'id' is left out: it counts the rows from 1 to 400") as caught:
         small.fit(X, y)
     assert len(caught) == 1
@@ -131,7 +131,7 @@ def test_all_estimators_take_it(table):
     X, y = table
     low = y < np.median(y)
     search = KernelQuantileRegressorCV(LEVELS, alphas=[1e-11, 1e-10], cv=3, **SMALL).fit(X, y)
-    interval = ConformalQuantileRegressor(KernelQuantileRegressor(**SMALL), 0.8, random_state=0).fit(X, y)
+    interval = ConformalQuantileRegressor(plain_regressor(**SMALL), 0.8, random_state=0).fit(X, y)
     assert search.score(X, y) > 0.4
     assert KernelRegressor(**SMALL).fit(X, y).score(X, y) > 0.3
     assert KernelClassifier(**SMALL).fit(X, np.where(low, "low", "high")).score(X, np.where(low, "low", "high")) > 0.65
@@ -164,7 +164,7 @@ def test_predictions_as_a_frame(table, model, library):
 
 
 def test_frames_of_predictions_need_a_frame(model):
-    numbers = KernelQuantileRegressor(LEVELS, **SMALL).fit(np.arange(60.0)[:, None], np.arange(60.0))
+    numbers = plain_regressor(LEVELS, **SMALL).fit(np.arange(60.0)[:, None], np.arange(60.0))
     with pytest.raises(ValueError, match="as_frame=True needs X as a data frame; got ndarray"):
         numbers.predict(np.ones((2, 1)), as_frame=True)
 
@@ -175,7 +175,7 @@ def test_a_missing_number_in_an_array_is_the_median_and_a_flag():
     gap = rng.random(200) < 0.3
     y = np.where(gap, 3.0, X[:, 0]) + 0.1 * rng.normal(size=200)
     X[gap, 0] = np.nan
-    model = KernelQuantileRegressor(**SMALL).fit(X, y)
+    model = plain_regressor(**SMALL).fit(X, y)
     assert model.encoder_.names == ["x0", "x0 missing", "x1"]
     assert np.median(model.predict(X[gap])) == pytest.approx(3.0, abs=0.2)  # that it is missing tells
 
@@ -196,7 +196,7 @@ def test_a_category_of_noise_is_not_learnt_by_heart():
     n = 600
     X = pd.DataFrame({"noise": [f"k{i}" for i in rng.integers(0, n // 2, n)], "x": rng.normal(size=n)})
     y = rng.normal(size=n)
-    estimator = KernelQuantileRegressor(n_components=40, alpha=1e-4, random_state=0)
+    estimator = plain_regressor(n_components=40, alpha=1e-4, random_state=0)
     encoder = TableEncoder()
     encoded, as_new = encoder.fit_transform(X, y), encoder.transform(X)
     by_chance = np.column_stack([rng.permutation(encoded[:, 0]), X["x"]])
@@ -222,7 +222,7 @@ def test_real_frames_fit_without_any_preparation(name):
     frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     frame = frame[frame[target].notna()].sample(500, random_state=0)
     X, y = frame.drop(columns=[target, *others]), frame[target].astype(float)
-    fitted = KernelQuantileRegressor(LEVELS, **SMALL).fit(X.iloc[:400], y.iloc[:400])
+    fitted = plain_regressor(LEVELS, **SMALL).fit(X.iloc[:400], y.iloc[:400])
     assert hasattr(fitted, "encoder_")
     assert np.isfinite(fitted.predict(X.iloc[400:])).all()
     assert fitted.score(X.iloc[:400], y.iloc[:400]) > 0.05

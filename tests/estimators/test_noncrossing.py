@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from quernel import KernelQuantileRegressor
 from quernel.datasets import load_wind
 from quernel.estimators.levels import rearrange
 from quernel.metrics import crossing_rate, pinball_loss
+from support.models import plain_regressor
 
 LEVELS = np.linspace(0.05, 0.95, 19)
 
@@ -30,8 +30,8 @@ def test_nineteen_levels_of_the_wind_farm():
     wind = load_wind()
     X, y = wind.X, wind.y
     settings = {"n_components": 200, "random_state": 0}
-    apart = KernelQuantileRegressor(LEVELS, **settings).fit(X, y)
-    together = KernelQuantileRegressor(LEVELS, noncrossing="joint", **settings).fit(X, y)
+    apart = plain_regressor(LEVELS, **settings).fit(X, y)
+    together = plain_regressor(LEVELS, noncrossing="joint", **settings).fit(X, y)
     assert worst_crossing(apart, X) > 0.01 * np.std(y)
     assert worst_crossing(together, X) <= 0
     assert together.crossing_rate_ == 0 < apart.crossing_rate_
@@ -58,15 +58,15 @@ def test_kernels_weights_and_intercepts(small, name, weighted):
     weight = np.random.default_rng(1).integers(0, 3, len(y)) if weighted else None
     kept = slice(None) if weight is None else weight > 0
     levels = [0.6, 0.4, 0.5, 0.55, 0.45]
-    apart = KernelQuantileRegressor(levels, **SETTINGS[name]).fit(X, y, weight)
-    model = KernelQuantileRegressor(levels, noncrossing="joint", **SETTINGS[name]).fit(X, y, weight)
+    apart = plain_regressor(levels, **SETTINGS[name]).fit(X, y, weight)
+    model = plain_regressor(levels, noncrossing="joint", **SETTINGS[name]).fit(X, y, weight)
     assert worst_crossing(apart, X[kept]) > 1e-3
     assert worst_crossing(model, X[kept]) <= (1e-12 if model.fit_intercept else 1e-6) * np.std(y)
     assert model.crossing_rate_ == 0 < apart.crossing_rate_
     assert np.all(model.duality_gap_ <= 1e-6)
     assert np.sum(model.objective_) >= np.sum(apart.objective_) * (1 - 2e-6)
     if weighted:
-        repeated = KernelQuantileRegressor(levels, noncrossing="joint", **SETTINGS[name])
+        repeated = plain_regressor(levels, noncrossing="joint", **SETTINGS[name])
         repeated.fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
         assert np.sum(repeated.objective_) == pytest.approx(np.sum(model.objective_), rel=4e-6)
 
@@ -74,28 +74,28 @@ def test_kernels_weights_and_intercepts(small, name, weighted):
 def test_further_points(small):
     X, y, new = small
     settings = {**SETTINGS["random"], "noncrossing": "joint"}
-    without = KernelQuantileRegressor([0.4, 0.5, 0.6], **settings).fit(X, y)
-    model = KernelQuantileRegressor([0.4, 0.5, 0.6], **settings).fit(X, y, noncrossing_points=new)
+    without = plain_regressor([0.4, 0.5, 0.6], **settings).fit(X, y)
+    model = plain_regressor([0.4, 0.5, 0.6], **settings).fit(X, y, noncrossing_points=new)
     assert worst_crossing(without, new) > 1e-3
     assert worst_crossing(model, np.vstack([X, new])) <= 0
     with pytest.raises(ValueError, match="noncrossing_points are for noncrossing='joint'"):
-        KernelQuantileRegressor([0.4, 0.6], random_state=0).fit(X, y, noncrossing_points=new)
+        plain_regressor([0.4, 0.6], random_state=0).fit(X, y, noncrossing_points=new)
     with pytest.raises(ValueError, match="X has 3 features, but KernelQuantileRegressor is expecting 2"):
-        KernelQuantileRegressor([0.4, 0.6], **settings).fit(X, y, noncrossing_points=np.ones((4, 3)))
+        plain_regressor([0.4, 0.6], **settings).fit(X, y, noncrossing_points=np.ones((4, 3)))
 
 
 def test_one_level_and_levels_apart_are_as_ever(small):
     X, y, _ = small
     for levels in (0.5, [0.05, 0.95]):
         settings = {"n_components": 20, "alpha": 1e-2, "random_state": 0}
-        plain = KernelQuantileRegressor(levels, **settings).fit(X, y)
-        model = KernelQuantileRegressor(levels, noncrossing="joint", **settings).fit(X, y)
+        plain = plain_regressor(levels, **settings).fit(X, y)
+        model = plain_regressor(levels, noncrossing="joint", **settings).fit(X, y)
         np.testing.assert_array_equal(model.coef_, plain.coef_)
 
 
 def test_features_that_do_not_fit_in_memory_are_refused(small):
     X, y, _ = small
-    model = KernelQuantileRegressor([0.4, 0.6], noncrossing="joint", n_components=50, max_memory=1000)
+    model = plain_regressor([0.4, 0.6], noncrossing="joint", n_components=50, max_memory=1000)
     with pytest.raises(ValueError, match=r"needs all features in memory.*Use noncrossing='rearrange'"):
         model.fit(X, y)
 
@@ -107,7 +107,7 @@ def test_levels_that_go_through_most_rows_are_certified(n, seed):
     rng = np.random.default_rng([seed, n])
     X = rng.random((n, 1))
     y = np.sin(6 * X[:, 0]) + 0.3 * rng.standard_normal(n)
-    model = KernelQuantileRegressor([0.05, 0.5, 0.95], noncrossing="joint", random_state=0).fit(X, y)
+    model = plain_regressor([0.05, 0.5, 0.95], noncrossing="joint", random_state=0).fit(X, y)
     assert model.duality_gap_.max() <= model.tol
     curves = model.feature_map_.transform(X) @ model.coef_ + model.intercept_
     assert np.diff(curves, axis=1).min() >= 0
@@ -118,8 +118,8 @@ def one_level_failed(small):
     """A model of which the level 0.7 has failed, by far; and the model of the other levels alone."""
     X, y, new = small
     levels = np.array([0.9, 0.1, 0.7, 0.3, 0.5])
-    model = KernelQuantileRegressor(levels, **SETTINGS["random"]).fit(X, y)
-    others = KernelQuantileRegressor(levels[[0, 1, 3, 4]], **SETTINGS["random"]).fit(X, y)
+    model = plain_regressor(levels, **SETTINGS["random"]).fit(X, y)
+    others = plain_regressor(levels[[0, 1, 3, 4]], **SETTINGS["random"]).fit(X, y)
     model.intercept_ = model.intercept_ + np.array([0, 0, -1e6, 0, 0])
     model.duality_gap_ = np.array([1e-9, 1e-9, 1.0, 1e-9, 1e-9])
     return model, others, new

@@ -12,7 +12,6 @@ from sklearn.model_selection import GroupKFold
 from quernel import (
     ConformalQuantileRegressor,
     KernelClassifier,
-    KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
@@ -23,6 +22,7 @@ from quernel.metrics import coverage
 from quernel.solvers.progress import listening
 from quernel.tuning.bandwidth import auto_bandwidth
 from quernel.tuning.data_summary import DataSummary, StreamedSummary
+from support.models import plain_regressor
 
 # Forces rows to be streamed, and still has room for a sample that screening can begin with.
 SMALL = 1_800_000
@@ -64,7 +64,7 @@ def parquet(folder, X, y, weight=None, files=3):
 
 
 MODELS = {
-    "quantiles": lambda **kwargs: KernelQuantileRegressor([0.1, 0.5, 0.9], **kwargs),
+    "quantiles": lambda **kwargs: plain_regressor([0.1, 0.5, 0.9], **kwargs),
     "huber": lambda **kwargs: KernelRegressor("huber", **kwargs),
     "epsilon": lambda **kwargs: KernelRegressor("epsilon_insensitive", **kwargs),
     "hinge": lambda **kwargs: KernelClassifier("hinge", class_weight="balanced", **kwargs),
@@ -126,8 +126,8 @@ def test_automatic_choices_are_those_of_arrays(kwargs, data):
     X, y, weight = (part[:9000] for part in data)
     X = np.round(X, 1)  # rows that repeat
     kwargs = {"random_state": 1, "tol": 1e-6, "max_memory": 300_000} | kwargs
-    in_memory = KernelQuantileRegressor([0.2, 0.8], **kwargs).fit(X, y, weight)
-    out_of_core = KernelQuantileRegressor([0.2, 0.8], **kwargs).fit(MemmapRows(X, y, weight))
+    in_memory = plain_regressor([0.2, 0.8], **kwargs).fit(X, y, weight)
+    out_of_core = plain_regressor([0.2, 0.8], **kwargs).fit(MemmapRows(X, y, weight))
     assert out_of_core.n_components_ == in_memory.n_components_
     # A descent makes much of the last digit of its scales.
     np.testing.assert_allclose(out_of_core.alpha_, in_memory.alpha_, rtol=1e-6 if "bandwidth" in kwargs else 1e-12)
@@ -162,7 +162,7 @@ def test_sorted_files_take_no_more_work(order, counted):
     rng = np.random.default_rng(1)
     X = rng.uniform(-2, 2, (100_000, 3))
     y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + (0.3 + 0.2 * X[:, 2] ** 2) * rng.standard_normal(len(X))
-    model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=25, random_state=0, max_memory=3_000_000)
+    model = plain_regressor([0.1, 0.5, 0.9], n_components=25, random_state=0, max_memory=3_000_000)
     by = np.argsort(y if order == "target" else X[:, 0])
     model.fit(MemmapRows(X, y))
     objective = model.objective_
@@ -179,7 +179,7 @@ def test_with_hardly_any_memory_work_is_no_matter_of_luck(data, counted):
     """A sample that is too small makes a guess so poor that the work depends on which rows were drawn, and so on their
     order: by a factor of 1.9 for these. As drawn, sorted by target, sorted by time, and shuffled."""
     X, y, _ = data
-    model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0, max_memory=SMALL)
+    model = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0, max_memory=SMALL)
     shuffled = np.random.default_rng(0).permutation(len(y))
     objectives = []
     for order in (np.arange(len(y)), np.argsort(y), np.argsort(X[:, 0]), shuffled):
@@ -193,9 +193,9 @@ def test_with_hardly_any_memory_work_is_no_matter_of_luck(data, counted):
 def test_rows_that_fit_are_read_into_memory(data, tmp_path, counted):
     X, y, weight = (part[:4000] for part in data)
     kwargs = {"n_components": 30, "random_state": 0}
-    arrays = KernelQuantileRegressor(**kwargs).fit(X, y, weight)
-    files = KernelQuantileRegressor(**kwargs).fit(parquet(tmp_path, X, y, weight))
-    objects = KernelQuantileRegressor(**kwargs).fit(ArrayRows(X, y, weight))
+    arrays = plain_regressor(**kwargs).fit(X, y, weight)
+    files = plain_regressor(**kwargs).fit(parquet(tmp_path, X, y, weight))
+    objects = plain_regressor(**kwargs).fit(ArrayRows(X, y, weight))
     assert all(isinstance(rows, InMemoryDesign) for rows, _ in counted)
     np.testing.assert_array_equal(files.coef_, arrays.coef_)
     np.testing.assert_array_equal(objects.coef_, arrays.coef_)
@@ -206,8 +206,8 @@ def test_rows_that_fit_are_read_into_memory(data, tmp_path, counted):
 def test_predictions_of_files_are_streamed(data, tmp_path):
     X, y, _ = (part[:12_000] for part in data)
     rows = parquet(tmp_path, X, y)
-    model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(rows)
-    plain = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(X, y)
+    model = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(rows)
+    plain = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(X, y)
     # Rows come in other blocks, in which products may be rounded otherwise.
     close = {"rtol": 1e-12, "atol": 1e-13}
     np.testing.assert_allclose(model.predict(rows), plain.predict(X), **close)
@@ -232,9 +232,9 @@ def far_rows(n=2000):
 @pytest.mark.parametrize(
     ("model", "message", "instead"),
     [
-        (KernelQuantileRegressor(solver="admm"), "solver='admm'", "solver='newton'"),
-        (KernelQuantileRegressor(n_components="exact"), 'n_components="exact"', "random features"),
-        (KernelQuantileRegressor([0.1, 0.9], noncrossing="joint"), 'noncrossing="joint"', "rearrange"),
+        (plain_regressor(solver="admm"), "solver='admm'", "solver='newton'"),
+        (plain_regressor(n_components="exact"), 'n_components="exact"', "random features"),
+        (plain_regressor([0.1, 0.9], noncrossing="joint"), 'noncrossing="joint"', "rearrange"),
         (KernelClassifier("logistic"), "The multinomial model", "multiclass='ovr'"),
         (KernelClassifier("hinge", calibration="sigmoid"), "calibration='sigmoid'", "logistic"),
     ],
@@ -250,7 +250,7 @@ def test_what_needs_memory_is_refused_for_rows_beyond_it(model, message, instead
 def test_unfit_arguments_are_refused_before_any_row_is_read():
     rows = far_rows()
     rows.stream = None  # reading would fail
-    model = KernelQuantileRegressor(n_components=10)
+    model = plain_regressor(n_components=10)
     with pytest.raises(ValueError, match="y was given beside MemmapRows, which has its own target"):
         model.fit(rows, np.zeros(2000))
     with pytest.raises(ValueError, match="sample_weight was given beside MemmapRows, which has its own weight"):
@@ -280,9 +280,9 @@ def test_conformal_intervals_hold_rows_out_of_a_stream(data):
     train, test = slice(20_000), slice(20_000, 26_000)
     kwargs = {"n_components": 60, "tol": 1e-6}
     out_of_core = ConformalQuantileRegressor(
-        KernelQuantileRegressor(**kwargs, random_state=0, max_memory=500_000), random_state=3
+        plain_regressor(**kwargs, random_state=0, max_memory=500_000), random_state=3
     )
-    in_memory = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs, random_state=0), random_state=3)
+    in_memory = ConformalQuantileRegressor(plain_regressor(**kwargs, random_state=0), random_state=3)
     out_of_core.fit(MemmapRows(X[train], y[train], weight[train] + 1))
     in_memory.fit(X[train], y[train], weight[train] + 1)
     assert out_of_core.n_calibration_ == in_memory.n_calibration_ == 5000
@@ -294,7 +294,7 @@ def test_conformal_intervals_hold_rows_out_of_a_stream(data):
 
 def test_conformal_rows_without_weight_neither_fit_nor_calibrate(data):
     X, y, weight = (part[:8000] for part in data)
-    model = KernelQuantileRegressor(n_components=20, random_state=0)
+    model = plain_regressor(n_components=20, random_state=0)
     out_of_core = ConformalQuantileRegressor(model, random_state=0).fit(MemmapRows(X, y, weight))
     in_memory = ConformalQuantileRegressor(model, random_state=0).fit(X, y, weight)
     assert out_of_core.n_calibration_ == in_memory.n_calibration_ == round(np.count_nonzero(weight) / 4)
@@ -303,7 +303,7 @@ def test_conformal_rows_without_weight_neither_fit_nor_calibrate(data):
     with pytest.raises(ValueError, match="needs at least 9 calibration rows; there are 5"):
         ConformalQuantileRegressor(model, calibration_size=0.1).fit(MemmapRows(X, y, few))
     few[8 * 160 :] = 0
-    fitted = KernelQuantileRegressor([0.05, 0.95], n_components=20).fit(X[:100], y[:100])
+    fitted = plain_regressor([0.05, 0.95], n_components=20).fit(X[:100], y[:100])
     with pytest.raises(ValueError, match="needs at least 9 calibration rows; there are 8"):
         ConformalQuantileRegressor(fitted, method="prefit").fit(MemmapRows(X, y, few))
     last = ConformalQuantileRegressor(model, time_ordered=True, calibration_size=500).fit(MemmapRows(X, y))
@@ -377,7 +377,7 @@ def test_a_streamed_fit_tells_how_far_it_has_come(data, capsys):
     X, y, _ = data
     heard = []
     with listening(heard.append):
-        KernelQuantileRegressor(n_components=40, random_state=0, max_memory=SMALL).fit(MemmapRows(X, y))
+        plain_regressor(n_components=40, random_state=0, max_memory=SMALL).fit(MemmapRows(X, y))
     passes = [progress for progress in heard if progress.sweep]
     assert {progress.sweep for progress in passes} == set(range(1, passes[-1].sweep + 1))
     for number in range(1, passes[-1].sweep + 1):
@@ -386,5 +386,5 @@ def test_a_streamed_fit_tells_how_far_it_has_come(data, capsys):
         assert done[-1] == 1
     assert 3 <= passes[-1].sweep <= 8
     assert all(progress.left >= 0 for progress in passes)
-    KernelQuantileRegressor(n_components=40, random_state=0, max_memory=SMALL, verbose=1).fit(MemmapRows(X, y))
+    plain_regressor(n_components=40, random_state=0, max_memory=SMALL, verbose=1).fit(MemmapRows(X, y))
     assert "pass 1 over the rows is done" in capsys.readouterr().out

@@ -5,11 +5,12 @@ import copy
 import numpy as np
 import pytest
 
-from quernel import KernelQuantileRegressor, load, save
+from quernel import load, save
 from quernel.data import ArrayRows
 from quernel.metrics import coverage
 from quernel.plots import CalibrationDisplay, PITDisplay
 from quernel.tuning.data_summary import DataSummary, find_point_masses, snap_to_point_masses
+from support.models import plain_regressor
 
 LEVELS = [0.05, 0.5, 0.95]
 
@@ -25,7 +26,7 @@ def counts():
 @pytest.fixture(scope="module")
 def model(counts):
     X, y = counts
-    return KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(X[:1000], y[:1000])
+    return plain_regressor(LEVELS, n_components=50, random_state=0).fit(X[:1000], y[:1000])
 
 
 def test_curves_that_are_a_count_are_exactly_that(counts, model):
@@ -58,7 +59,7 @@ def test_the_distribution_function_jumps_where_the_counts_are(counts, model):
 
 def test_a_level_that_differs_by_rounding_is_the_fitted_one(counts):
     X, y = counts
-    model = KernelQuantileRegressor([0.05, 0.3, 0.7, 0.95], n_components=50, random_state=0).fit(X, 1 + 2 * y)
+    model = plain_regressor([0.05, 0.3, 0.7, 0.95], n_components=50, random_state=0).fit(X, 1 + 2 * y)
     fitted = model.predict(X)
     assert 0.1 * 3 != 0.3
     np.testing.assert_array_equal(model.predict(X, quantiles=0.1 * 3), fitted[:, 1])
@@ -87,7 +88,7 @@ def test_between_two_curves_that_share_a_value_lies_that_value(atom):
     X, above = rng.normal(size=(800, 1)), abs(atom) * rng.exponential(1.0, 800)
     y = np.where(rng.random(800) < 0.7, atom, atom + above)
     levels = [0.05, 0.25, 0.5, 0.65, 0.95]
-    model = KernelQuantileRegressor(levels, n_components=50, random_state=0).fit(X, y)
+    model = plain_regressor(levels, n_components=50, random_state=0).fit(X, y)
     assert np.mean(model.predict(X)[:, :3] == atom) > 0.8
     between = np.linspace(0.06, 0.49, 40)
     shared = model.predict(X)[:, 0] == model.predict(X)[:, 2]
@@ -100,7 +101,7 @@ def test_every_second_row_may_be_another_thing():
     rng = np.random.default_rng(0)
     X, y = rng.random((40_000, 1)), rng.standard_normal(40_000)
     y[1::2] = 0.0
-    model = KernelQuantileRegressor(n_components=10, random_state=0, tol=1e-3).fit(X, y)
+    model = plain_regressor(n_components=10, random_state=0, tol=1e-3).fit(X, y)
     assert model.frequent_values_.tolist() == [0.0]
 
 
@@ -137,7 +138,7 @@ def frequent_of(X, y, weight=None):
 def test_continuous_targets_have_none():
     rng = np.random.default_rng(0)
     X = rng.random((50, 2))
-    model = KernelQuantileRegressor(random_state=0).fit(X, rng.random(50))
+    model = plain_regressor(random_state=0).fit(X, rng.random(50))
     assert len(model.frequent_values_) == 0
 
 
@@ -150,8 +151,8 @@ def test_the_nearest_value_wins():
 def test_the_unit_of_y_does_not_matter(counts):
     X, y = counts
     settings = {"n_components": 30, "random_state": 0}
-    plain = KernelQuantileRegressor([0.1, 0.9], **settings).fit(X, y).predict(X)
-    cents = KernelQuantileRegressor([0.1, 0.9], **settings).fit(X, 1e6 * y).predict(X)
+    plain = plain_regressor([0.1, 0.9], **settings).fit(X, y).predict(X)
+    cents = plain_regressor([0.1, 0.9], **settings).fit(X, 1e6 * y).predict(X)
     np.testing.assert_allclose(cents, 1e6 * plain, rtol=1e-5, atol=1e-3)
     np.testing.assert_array_equal(cents[:, 0], 0.0)
 

@@ -17,6 +17,7 @@ from quernel.kernels import Gaussian
 from quernel.metrics import pinball_loss
 from quernel.tuning import bandwidth, holdout
 from quernel.tuning.grid_search import GridSearchResult
+from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]
 ALPHAS = [1e-6, 1e-4, 1e-2]
@@ -58,7 +59,7 @@ def test_every_cell_is_the_held_out_loss_of_that_fit():
     assert [one["alpha"] for one in results["params"]] == ALPHAS
     for cell, alpha in enumerate(ALPHAS):
         for k, (train, test) in enumerate(splits):
-            alone = KernelQuantileRegressor(LEVELS, kernel="linear", alpha=alpha, noncrossing=None)
+            alone = plain_regressor(LEVELS, kernel="linear", alpha=alpha, noncrossing=None)
             loss = np.mean(pinball_loss(y[test], alone.fit(X[train], y[train]).predict(X[test]), LEVELS))
             assert -results[f"split{k}_test_score"][cell] == pytest.approx(loss, rel=5e-3)
 
@@ -75,7 +76,7 @@ def test_each_level_has_its_held_out_loss():
     train, test = np.arange(0, len(X), 2), np.arange(1, len(X), 2)
     levels = [0.9, 0.1]  # in the order in which they were given
     model = KernelQuantileRegressorCV(levels, kernel="linear", alphas=[1e-3], cv=[(train, test)]).fit(X, y)
-    alone = KernelQuantileRegressor(levels, kernel="linear", alpha=1e-3).fit(X[train], y[train])
+    alone = plain_regressor(levels, kernel="linear", alpha=1e-3).fit(X[train], y[train])
     found = [model.cv_results_[f"test_loss_q{level}"][0] for level in levels]
     np.testing.assert_allclose(found, pinball_loss(y[test], alone.predict(X[test]), levels), rtol=5e-3)
 
@@ -98,7 +99,7 @@ def test_results_fit_together(plain):
 
 def test_the_last_fit_is_that_of_the_best_pair(plain):
     X, y = table()
-    alone = KernelQuantileRegressor(
+    alone = plain_regressor(
         LEVELS, alpha=plain.alpha_, bandwidth=plain.bandwidth_, n_components=60, random_state=0
     ).fit(X, y)
     np.testing.assert_array_equal(alone.predict(X), plain.predict(X))
@@ -114,7 +115,7 @@ def test_the_search_evaluates_the_features_of_the_last_fit(plain):
     splits = read_splits(3, X, y, np.ones(len(y), dtype=bool), None, _after_the_features())
     for k, (train, test) in enumerate(splits):
         features = plain.feature_map_.transform(X)
-        alone = KernelQuantileRegressor(LEVELS, kernel="linear", alpha=plain.alpha_, noncrossing=None)
+        alone = plain_regressor(LEVELS, kernel="linear", alpha=plain.alpha_, noncrossing=None)
         curves = alone.fit(features[train], y[train]).predict(features[test])
         loss = np.mean(pinball_loss(y[test], curves, LEVELS))
         assert -plain.cv_results_[f"split{k}_test_score"][plain.best_index_] == pytest.approx(loss, rel=5e-3)
@@ -168,7 +169,7 @@ def test_bandwidths_by_name_number_and_column():
     X, y = table(100)
     model = tuned(X, y, alphas=ALPHAS[1:], bandwidths=["auto", 0.5, [0.3, 3.0], "learned"])
     widths = model.cv_results_["param_bandwidth"][::2]
-    np.testing.assert_array_equal(widths[0], KernelQuantileRegressor(random_state=0).fit(X, y).bandwidth_)
+    np.testing.assert_array_equal(widths[0], plain_regressor(random_state=0).fit(X, y).bandwidth_)
     assert widths[1] == 0.5
     np.testing.assert_array_equal(widths[2], [0.3, 3.0])
     np.testing.assert_array_equal(widths[3], model.bandwidth_choice_.bandwidth)

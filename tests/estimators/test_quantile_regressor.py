@@ -10,9 +10,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import d2_pinball_score
 
-from quernel import KernelQuantileRegressor
 from quernel.kernels import KERNELS
 from quernel.tuning.data_summary import robust_scale
+from support.models import plain_regressor
 
 RANDOM = {"n_components": 60, "alpha": 1e-3, "random_state": 0}
 EXACT = {"n_components": "exact", "alpha": 1e-3}
@@ -29,13 +29,13 @@ def table(n=150, seed=0):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return KernelQuantileRegressor(LEVELS, **RANDOM).fit(*table())
+    return plain_regressor(LEVELS, **RANDOM).fit(*table())
 
 
 def bell(levels, mean=3.0, deviation=2.0):
     """A model that predicts the quantiles of one normal distribution for every row."""
     X, y = table(30)
-    model = KernelQuantileRegressor(levels, **LINEAR).fit(X, y)
+    model = plain_regressor(levels, **LINEAR).fit(X, y)
     law = NormalDist(mean, deviation)
     model.coef_ = np.zeros_like(model.coef_)
     model.intercept_ = np.array([law.inv_cdf(level) for level in levels])
@@ -51,7 +51,7 @@ def bell(levels, mean=3.0, deviation=2.0):
 )
 def test_a_number_predicts_a_vector_and_a_sequence_a_table(settings, levels, shape):
     X, y = table(60)
-    model = KernelQuantileRegressor(levels, **settings).fit(X, y)
+    model = plain_regressor(levels, **settings).fit(X, y)
     assert model.predict(X[:7]).shape == shape
     assert model.predict(X[:1]).shape == (1, *shape[1:])
     assert model.predict(X[:7]).dtype == np.float64
@@ -67,8 +67,8 @@ def test_shape_of_a_prediction_follows_the_levels_that_are_asked_for(fitted):
 @pytest.mark.parametrize("noncrossing", ["rearrange", None])
 def test_unsorted_levels_keep_the_callers_order(noncrossing):
     X, y = table()
-    ascending = KernelQuantileRegressor([0.1, 0.5, 0.9], noncrossing=noncrossing, **RANDOM).fit(X, y)
-    mixed = KernelQuantileRegressor([0.9, 0.1, 0.5], noncrossing=noncrossing, **RANDOM).fit(X, y)
+    ascending = plain_regressor([0.1, 0.5, 0.9], noncrossing=noncrossing, **RANDOM).fit(X, y)
+    mixed = plain_regressor([0.9, 0.1, 0.5], noncrossing=noncrossing, **RANDOM).fit(X, y)
     assert mixed.quantiles_.tolist() == [0.9, 0.1, 0.5]
     np.testing.assert_allclose(mixed.predict(X), ascending.predict(X)[:, [2, 0, 1]], atol=1e-9)
     np.testing.assert_allclose(mixed.predict(X, [0.7, 0.2]), ascending.predict(X, [0.7, 0.2]), atol=1e-9)
@@ -78,8 +78,8 @@ def test_unsorted_levels_keep_the_callers_order(noncrossing):
 
 def test_levels_together_are_the_levels_alone():
     X, y = table()
-    together = KernelQuantileRegressor(LEVELS, noncrossing=None, **RANDOM).fit(X, y).predict(X)
-    alone = [KernelQuantileRegressor(level, **RANDOM).fit(X, y).predict(X) for level in LEVELS]
+    together = plain_regressor(LEVELS, noncrossing=None, **RANDOM).fit(X, y).predict(X)
+    alone = [plain_regressor(level, **RANDOM).fit(X, y).predict(X) for level in LEVELS]
     np.testing.assert_allclose(together, np.column_stack(alone), atol=1e-9)
 
 
@@ -96,8 +96,8 @@ def test_rearranged_levels_never_cross_and_raw_ones_do():
     X, y, levels = crossing_table()
     settings = {"n_components": 100, "alpha": 1e-6, "random_state": 0}
     new = np.random.default_rng(1).random((500, 3))
-    sorted_model = KernelQuantileRegressor(levels, **settings).fit(X, y)
-    raw_model = KernelQuantileRegressor(levels, noncrossing=None, **settings).fit(X, y)
+    sorted_model = plain_regressor(levels, **settings).fit(X, y)
+    raw_model = plain_regressor(levels, noncrossing=None, **settings).fit(X, y)
     raw = raw_model.predict(new)
     assert np.mean(np.any(np.diff(raw, axis=1) < 0, axis=1)) > 0.1
     assert np.all(np.diff(sorted_model.predict(new), axis=1) >= 0)
@@ -109,12 +109,12 @@ def test_rearranged_levels_never_cross_and_raw_ones_do():
 
 def test_rearranging_respects_the_order_of_descending_levels():
     X, y, levels = crossing_table()
-    model = KernelQuantileRegressor(levels[::-1], n_components=100, alpha=1e-6, random_state=0).fit(X, y)
+    model = plain_regressor(levels[::-1], n_components=100, alpha=1e-6, random_state=0).fit(X, y)
     assert np.all(np.diff(model.predict(X), axis=1) <= 0)
 
 
 def test_one_level_cannot_cross():
-    assert KernelQuantileRegressor(0.5, **RANDOM).fit(*table()).crossing_rate_ == 0
+    assert plain_regressor(0.5, **RANDOM).fit(*table()).crossing_rate_ == 0
 
 
 # --- levels between the fitted ones ----------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_interpolation_is_exact_for_a_normal_distribution():
 
 def test_one_fitted_level_can_be_asked_for_by_name():
     X, y = table()
-    model = KernelQuantileRegressor(0.3, **RANDOM).fit(X, y)
+    model = plain_regressor(0.3, **RANDOM).fit(X, y)
     np.testing.assert_array_equal(model.predict(X, quantiles=0.3), model.predict(X))
     with pytest.raises(ValueError, match=r"outside the fitted range \[0\.3, 0\.3\]"):
         model.predict(X, quantiles=0.31)
@@ -168,7 +168,7 @@ def test_intervals_are_two_ordered_columns(fitted):
 
 def test_an_interval_at_the_edge_of_the_fitted_range_is_given_and_beyond_it_refused():
     X, y = table()
-    model = KernelQuantileRegressor([0.05, 0.95], **RANDOM).fit(X, y)
+    model = plain_regressor([0.05, 0.95], **RANDOM).fit(X, y)
     np.testing.assert_allclose(model.predict_interval(X), model.predict(X), rtol=1e-9)  # (1 - 0.9) / 2 is not 0.05
     with pytest.raises(ValueError, match=r"outside the fitted range \[0\.05, 0\.95\]"):
         model.predict_interval(X, coverage=0.91)
@@ -228,7 +228,7 @@ def test_draws_repeat_with_their_seed_and_differ_between_rows(fitted):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_score_is_the_mean_of_scikit_learns_d2(levels, weighted):
     X, y = table(151)
-    model = KernelQuantileRegressor(levels, **RANDOM).fit(X, y)
+    model = plain_regressor(levels, **RANDOM).fit(X, y)
     new, truth = table(101, seed=1)
     weight = np.random.default_rng(2).integers(1, 5, 101) if weighted else None
     prediction = model.predict(new).reshape(101, -1)
@@ -244,7 +244,7 @@ def test_the_score_is_the_mean_of_scikit_learns_d2(levels, weighted):
 
 def test_a_perfect_model_scores_1_and_a_constant_one_0():
     X, y = table(101)
-    model = KernelQuantileRegressor(0.5, **LINEAR).fit(X, y)
+    model = plain_regressor(0.5, **LINEAR).fit(X, y)
     assert model.score(X, model.predict(X)) == pytest.approx(1)
     model.coef_, model.intercept_ = np.zeros_like(model.coef_), np.array([np.median(y)])
     assert model.score(X, y) == pytest.approx(0, abs=1e-12)
@@ -257,7 +257,7 @@ def test_a_perfect_model_scores_1_and_a_constant_one_0():
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_attributes(kernel, n_components):
     X, y = table(100)
-    model = KernelQuantileRegressor([0.2, 0.6], kernel=kernel, n_components=n_components, random_state=0).fit(X, y)
+    model = plain_regressor([0.2, 0.6], kernel=kernel, n_components=n_components, random_state=0).fit(X, y)
     assert model.quantiles_.tolist() == [0.2, 0.6]
     M = model.n_components_
     assert isinstance(M, int)
@@ -288,7 +288,7 @@ def test_attributes(kernel, n_components):
 def test_the_objective_is_the_one_that_is_documented(settings):
     X, y = table(100)
     weight = np.random.default_rng(0).random(100)
-    model = KernelQuantileRegressor([0.2, 0.6], noncrossing=None, **settings).fit(X, y, weight)
+    model = plain_regressor([0.2, 0.6], noncrossing=None, **settings).fit(X, y, weight)
     residual = y[:, None] - model.predict(X)
     pinball = np.where(residual > 0, residual * [0.2, 0.6], residual * [-0.8, -0.4])
     expected = np.average(pinball, axis=0, weights=weight) + model.alpha_ * np.sum(model.coef_**2, axis=0)
@@ -298,13 +298,13 @@ def test_the_objective_is_the_one_that_is_documented(settings):
 @MODELS
 def test_without_intercept_there_is_none(settings):
     X, y = table(80)
-    assert np.all(KernelQuantileRegressor([0.2, 0.6], fit_intercept=False, **settings).fit(X, y).intercept_ == 0)
-    assert np.all(KernelQuantileRegressor([0.2, 0.6], **settings).fit(X, y).intercept_ != 0)
+    assert np.all(plain_regressor([0.2, 0.6], fit_intercept=False, **settings).fit(X, y).intercept_ == 0)
+    assert np.all(plain_regressor([0.2, 0.6], **settings).fit(X, y).intercept_ != 0)
 
 
 def test_alpha_and_bandwidth_given_are_alpha_and_bandwidth_used():
     X, y = table(60)
-    model = KernelQuantileRegressor(0.5, alpha=0.02, bandwidth=[0.3, 2.0], n_components=40, random_state=0).fit(X, y)
+    model = plain_regressor(0.5, alpha=0.02, bandwidth=[0.3, 2.0], n_components=40, random_state=0).fit(X, y)
     assert model.alpha_ == 0.02
     np.testing.assert_array_equal(model.bandwidth_, [0.3, 2.0])
     assert model.n_components_ == 40
@@ -313,7 +313,7 @@ def test_alpha_and_bandwidth_given_are_alpha_and_bandwidth_used():
 @pytest.mark.parametrize("solver", ["newton", "admm"])
 def test_a_fit_that_misses_its_tolerance_says_so(solver):
     X, y = table()
-    model = KernelQuantileRegressor([0.1, 0.9], solver=solver, max_iter=1, **RANDOM)
+    model = plain_regressor([0.1, 0.9], solver=solver, max_iter=1, **RANDOM)
     with pytest.warns(ConvergenceWarning) as caught:
         model.fit(X, y)
     assert len(caught) == 1
@@ -325,7 +325,7 @@ def test_a_fit_that_misses_its_tolerance_says_so(solver):
         assert word in message
     assert caught[0].filename == __file__  # it points to the user's line, not into the library
     assert "accept" not in message, "nobody should accept such a gap"
-    KernelQuantileRegressor([0.1, 0.9], **RANDOM).fit(X, y)  # and no warning where the steps suffice
+    plain_regressor([0.1, 0.9], **RANDOM).fit(X, y)  # and no warning where the steps suffice
 
 
 @pytest.mark.parametrize(("solver", "max_iter"), [("newton", 1000), ("admm", 500)])
@@ -333,18 +333,18 @@ def test_the_advice_to_accept_a_small_gap_is_good_advice(solver, max_iter):
     X, y = table()
     settings = {**RANDOM, "solver": solver, "max_iter": max_iter, "tol": 1e-18}
     with pytest.warns(ConvergenceWarning) as caught:
-        KernelQuantileRegressor([0.1, 0.9], **settings).fit(X, y)
+        plain_regressor([0.1, 0.9], **settings).fit(X, y)
     accepted = float(re.search(r"accept the gap with tol=(\S+?)\.?$", str(caught[0].message)).group(1))
     assert accepted < 0.02
-    KernelQuantileRegressor([0.1, 0.9], **{**settings, "tol": accepted}).fit(X, y)
+    plain_regressor([0.1, 0.9], **{**settings, "tol": accepted}).fit(X, y)
 
 
 def test_the_gap_of_an_unfinished_fit_is_honest():
     X, y = table()
-    best = KernelQuantileRegressor(0.3, **RANDOM).fit(X, y).objective_[0]
+    best = plain_regressor(0.3, **RANDOM).fit(X, y).objective_[0]
     for steps in (1, 2, 4, 8):
         with pytest.warns(ConvergenceWarning):
-            model = KernelQuantileRegressor(0.3, max_iter=steps, **RANDOM).fit(X, y)
+            model = plain_regressor(0.3, max_iter=steps, **RANDOM).fit(X, y)
         assert model.objective_[0] * (1 - model.duality_gap_[0]) <= best * (1 + 1e-9)
         assert model.objective_[0] >= best * (1 - 1e-9)
 
@@ -352,9 +352,9 @@ def test_the_gap_of_an_unfinished_fit_is_honest():
 @pytest.mark.parametrize("solver", ["newton", "admm"])
 def test_verbose_prints_a_gap_that_falls(capsys, solver):
     X, y = table()
-    KernelQuantileRegressor([0.1, 0.9], solver=solver, tol=1e-4, max_iter=5000, **RANDOM).fit(X, y)
+    plain_regressor([0.1, 0.9], solver=solver, tol=1e-4, max_iter=5000, **RANDOM).fit(X, y)
     assert capsys.readouterr().out == ""
-    KernelQuantileRegressor([0.1, 0.9], solver=solver, tol=1e-4, max_iter=5000, verbose=1, **RANDOM).fit(X, y)
+    plain_regressor([0.1, 0.9], solver=solver, tol=1e-4, max_iter=5000, verbose=1, **RANDOM).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
     assert lines
     gaps = [float(re.fullmatch(r"quernel: step \d+, .*relative gap (\S+)", line).group(1)) for line in lines]
@@ -365,7 +365,7 @@ def test_verbose_prints_a_gap_that_falls(capsys, solver):
 def test_verbose_prints_only_when_the_certificate_improves(capsys):
     rng = np.random.default_rng(0)
     X, y = rng.random((40, 3)), rng.standard_normal(40)
-    KernelQuantileRegressor(0.5, verbose=1, n_components=500, alpha=1e-4, random_state=0).fit(X, y)
+    plain_regressor(0.5, verbose=1, n_components=500, alpha=1e-4, random_state=0).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
     gaps = [line.rpartition(" ")[2] for line in lines]
     assert len(set(gaps)) == len(gaps), gaps
@@ -374,7 +374,7 @@ def test_verbose_prints_only_when_the_certificate_improves(capsys):
 @pytest.mark.parametrize("alpha", [1e-3, 1.0, 100.0])
 def test_a_fit_that_is_finished_stops(alpha):
     X, y = table(80)
-    model = KernelQuantileRegressor([0.25, 0.75], n_components=50, alpha=alpha, random_state=0).fit(X, y)
+    model = plain_regressor([0.25, 0.75], n_components=50, alpha=alpha, random_state=0).fit(X, y)
     assert model.duality_gap_.max() <= 1e-6
     assert model.n_iter_ <= 200
 
@@ -382,32 +382,32 @@ def test_a_fit_that_is_finished_stops(alpha):
 def test_random_state_makes_fits_repeatable():
     X, y = table()
     settings = {"n_components": 30, "alpha": 1e-4}
-    first = KernelQuantileRegressor(0.5, random_state=7, **settings).fit(X, y).predict(X)
-    np.testing.assert_array_equal(KernelQuantileRegressor(0.5, random_state=7, **settings).fit(X, y).predict(X), first)
-    assert np.abs(KernelQuantileRegressor(0.5, random_state=8, **settings).fit(X, y).predict(X) - first).max() > 1e-3
+    first = plain_regressor(0.5, random_state=7, **settings).fit(X, y).predict(X)
+    np.testing.assert_array_equal(plain_regressor(0.5, random_state=7, **settings).fit(X, y).predict(X), first)
+    assert np.abs(plain_regressor(0.5, random_state=8, **settings).fit(X, y).predict(X) - first).max() > 1e-3
     for make in (np.random.default_rng, np.random.RandomState):
-        a, b = (KernelQuantileRegressor(0.5, random_state=make(7), **settings).fit(X, y).predict(X) for _ in range(2))
+        a, b = (plain_regressor(0.5, random_state=make(7), **settings).fit(X, y).predict(X) for _ in range(2))
         np.testing.assert_array_equal(a, b)
 
 
 def test_random_state_leaves_the_global_seed_alone():
     X, y = table(40)
     state = np.random.get_state()[1].copy()  # noqa: NPY002
-    KernelQuantileRegressor(0.5, **RANDOM).fit(X, y).sample(X, 3, rng=0)
+    plain_regressor(0.5, **RANDOM).fit(X, y).sample(X, 3, rng=0)
     np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
 
 
 def test_refitting_forgets_the_first_fit():
     X, y = table()
-    model = KernelQuantileRegressor(LEVELS, **RANDOM).fit(X[:, :1], -y)
-    fresh = KernelQuantileRegressor(LEVELS, **RANDOM).fit(X, y)
+    model = plain_regressor(LEVELS, **RANDOM).fit(X[:, :1], -y)
+    fresh = plain_regressor(LEVELS, **RANDOM).fit(X, y)
     np.testing.assert_array_equal(model.fit(X, y).predict(X), fresh.predict(X))
 
 
 def test_little_memory_gives_the_same_answer():
     X, y = table(400)
-    stored = KernelQuantileRegressor(LEVELS, **RANDOM).fit(X, y)
-    recomputed = KernelQuantileRegressor(LEVELS, max_memory=1, **RANDOM).fit(X, y)
+    stored = plain_regressor(LEVELS, **RANDOM).fit(X, y)
+    recomputed = plain_regressor(LEVELS, max_memory=1, **RANDOM).fit(X, y)
     np.testing.assert_allclose(recomputed.predict(X), stored.predict(X), atol=1e-7)
 
 
@@ -421,21 +421,21 @@ SOLVED += [pytest.param({**RANDOM, "solver": "admm", "tol": 1e-3, "max_iter": 50
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e9])
 def test_a_constant_target_is_predicted_exactly(settings, value):
     X, _ = table(50)
-    model = KernelQuantileRegressor([0.1, 0.9], **settings).fit(X, np.full(50, value))
+    model = plain_regressor([0.1, 0.9], **settings).fit(X, np.full(50, value))
     np.testing.assert_allclose(model.predict(X + 0.1), value, rtol=1e-12)
     assert np.all(model.duality_gap_ <= model.tol)
 
 
 @pytest.mark.parametrize("settings", SOLVED)
 def test_a_single_row_is_predicted_exactly(settings):
-    model = KernelQuantileRegressor([0.1, 0.9], **settings).fit([[1.0, 2.0]], [5.0])
+    model = plain_regressor([0.1, 0.9], **settings).fit([[1.0, 2.0]], [5.0])
     np.testing.assert_allclose(model.predict([[1.0, 2.0]]), 5.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("settings", SOLVED)
 def test_a_single_column(settings):
     X, y = table()
-    model = KernelQuantileRegressor([0.1, 0.9], **settings).fit(X[:, :1], y)
+    model = plain_regressor([0.1, 0.9], **settings).fit(X[:, :1], y)
     assert model.predict(X[:, :1]).shape == (150, 2)
     assert 0.7 < np.mean((y >= model.predict(X[:, :1])[:, 0]) & (y <= model.predict(X[:, :1])[:, 1])) < 0.9
 
@@ -443,9 +443,9 @@ def test_a_single_column(settings):
 @pytest.mark.parametrize("constant", [0.0, 1.0, 0.1, 1e9])
 def test_constant_columns_do_no_harm(constant):
     X, y = table()
-    plain = KernelQuantileRegressor([0.1, 0.9], **EXACT).fit(X, y)
+    plain = plain_regressor([0.1, 0.9], **EXACT).fit(X, y)
     wider = np.column_stack([X, np.full(150, constant)])
-    model = KernelQuantileRegressor([0.1, 0.9], **EXACT).fit(wider, y)
+    model = plain_regressor([0.1, 0.9], **EXACT).fit(wider, y)
     np.testing.assert_allclose(model.predict(wider), plain.predict(X), atol=1e-6)
 
 
@@ -453,7 +453,7 @@ def test_constant_columns_do_no_harm(constant):
 def test_columns_that_are_all_constant_leave_the_quantiles_of_y(settings):
     _, y = table(151)
     X = np.ones((151, 2))
-    model = KernelQuantileRegressor([0.25, 0.5], **settings).fit(X, y)
+    model = plain_regressor([0.25, 0.5], **settings).fit(X, y)
     expected = np.quantile(y, [0.25, 0.5], method="inverted_cdf")
     np.testing.assert_allclose(model.predict(X[:1])[0], expected, atol=0.02 if "solver" in settings else 1e-6)
 
@@ -463,7 +463,7 @@ def test_duplicate_rows(settings):
     X, _ = table(5)
     rng = np.random.default_rng(0)
     X, y = np.repeat(X, 41, axis=0), rng.standard_normal(205) + np.repeat(np.arange(5.0), 41)
-    model = KernelQuantileRegressor([0.2, 0.8], **{**settings, "alpha": 1e-7}).fit(X, y)
+    model = plain_regressor([0.2, 0.8], **{**settings, "alpha": 1e-7}).fit(X, y)
     if settings.get("kernel") == "linear":
         assert np.isfinite(model.predict(X)).all()
         return
@@ -487,26 +487,26 @@ UNITS = {
 @pytest.mark.parametrize("change", UNITS)
 def test_automatic_bandwidth_makes_units_irrelevant(settings, change):
     (X, y), (new, _) = table(), table(40, seed=1)
-    expected = KernelQuantileRegressor([0.2, 0.8], **settings).fit(X, y).predict(new)
-    model = KernelQuantileRegressor([0.2, 0.8], **settings).fit(UNITS[change](X), y)
+    expected = plain_regressor([0.2, 0.8], **settings).fit(X, y).predict(new)
+    model = plain_regressor([0.2, 0.8], **settings).fit(UNITS[change](X), y)
     np.testing.assert_allclose(model.predict(UNITS[change](new)), expected, atol=1e-6)
 
 
 def test_a_fixed_bandwidth_does_feel_the_units():
     (X, y), (new, _) = table(), table(40, seed=1)
-    plain = KernelQuantileRegressor([0.2, 0.8], bandwidth=0.5, **EXACT).fit(X, y).predict(new)
-    scaled = KernelQuantileRegressor([0.2, 0.8], bandwidth=0.5, **EXACT).fit(X * [1000, 1], y).predict(new * [1000, 1])
+    plain = plain_regressor([0.2, 0.8], bandwidth=0.5, **EXACT).fit(X, y).predict(new)
+    scaled = plain_regressor([0.2, 0.8], bandwidth=0.5, **EXACT).fit(X * [1000, 1], y).predict(new * [1000, 1])
     assert np.abs(plain - scaled).max() > 0.1
 
 
 def test_many_random_features_approach_the_exact_kernel():
     (X, y), (new, _) = table(300), table(100, seed=1)
     settings = {"alpha": 1e-3, "bandwidth": 0.5}
-    exact = KernelQuantileRegressor([0.2, 0.8], n_components="exact", **settings).fit(X, y)
+    exact = plain_regressor([0.2, 0.8], n_components="exact", **settings).fit(X, y)
     assert exact.n_components_ < 150  # a smooth kernel has few directions, and they are found
 
     def distance(M):
-        model = KernelQuantileRegressor([0.2, 0.8], n_components=M, random_state=0, **settings).fit(X, y)
+        model = plain_regressor([0.2, 0.8], n_components=M, random_state=0, **settings).fit(X, y)
         return np.sqrt(np.mean((model.predict(new) - exact.predict(new)) ** 2)), model.objective_
 
     far, _ = distance(20)
@@ -519,7 +519,7 @@ def test_many_random_features_approach_the_exact_kernel():
 def test_the_automatic_ridge_weight_is_halved_whenever_there_are_four_times_as_many_different_rows():
     rng = np.random.default_rng(0)
     X, y = rng.uniform(size=(40_000, 1)), rng.standard_normal(40_000)
-    model = KernelQuantileRegressor(0.5, n_components=5, tol=0.1, random_state=0)
+    model = plain_regressor(0.5, n_components=5, tol=0.1, random_state=0)
 
     def weight(size, unit=1.0, times=1, **kwargs):
         rows = np.repeat(np.arange(size), times)

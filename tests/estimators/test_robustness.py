@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from quernel import KernelQuantileRegressor
 from quernel._threads import _controller, parallel_map, single_threaded_blas, submit
 from quernel.datasets import make_homoscedastic
 from quernel.estimators.warnings import warn_not_converged
+from support.models import plain_regressor
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def table():
 def test_single_precision_inputs_converge_like_double(table):
     X, y = table
     settings = {"n_components": 200, "alpha": 1e-6, "random_state": 0}
-    single = KernelQuantileRegressor(0.3, **settings).fit(X.astype(np.float32), y.astype(np.float32))
-    double = KernelQuantileRegressor(0.3, **settings).fit(X.astype(np.float32).astype(float), y.astype(np.float32))
+    single = plain_regressor(0.3, **settings).fit(X.astype(np.float32), y.astype(np.float32))
+    double = plain_regressor(0.3, **settings).fit(X.astype(np.float32).astype(float), y.astype(np.float32))
     assert single.duality_gap_[0] <= 1e-6
     np.testing.assert_allclose(single.predict(X), double.predict(X), rtol=0, atol=1e-9)
 
@@ -37,7 +37,7 @@ def test_a_target_that_is_almost_always_zero(level):
     rng = np.random.default_rng(1)
     X, y = rng.random((20_000, 2)), np.zeros(20_000)
     y[rng.choice(20_000, 4, replace=False)] = 5.0
-    model = KernelQuantileRegressor([level], n_components=101, random_state=0).fit(X, y)
+    model = plain_regressor([level], n_components=101, random_state=0).fit(X, y)
     assert model.duality_gap_[0] <= 1e-6
 
 
@@ -45,7 +45,7 @@ def test_the_callers_arrays_are_neither_changed_nor_kept(table):
     X, y = table
     bandwidth, weight = np.array([0.5, 0.6, 0.7]), np.linspace(0.1, 1, 600)
     copies = [array.copy() for array in (X, y, bandwidth, weight)]
-    model = KernelQuantileRegressor([0.2, 0.8], n_components="exact", bandwidth=bandwidth, alpha=1e-4)
+    model = plain_regressor([0.2, 0.8], n_components="exact", bandwidth=bandwidth, alpha=1e-4)
     before = model.fit(X, y, weight).predict(X)
     for array, copy in zip((X, y, bandwidth, weight), copies, strict=True):
         np.testing.assert_array_equal(array, copy)
@@ -56,29 +56,29 @@ def test_the_callers_arrays_are_neither_changed_nor_kept(table):
 
 def test_exact_refuses_a_kernel_that_memory_cannot_hold(table):
     X, y = table
-    model = KernelQuantileRegressor(kernel="laplacian", n_components="exact", max_memory=1_000_000)
+    model = plain_regressor(kernel="laplacian", n_components="exact", max_memory=1_000_000)
     with pytest.raises(ValueError, match=r"memory allows.*random features.*max_memory"):
         model.fit(X, y)
-    KernelQuantileRegressor(bandwidth=3.0, n_components="exact", alpha=1e-3, max_memory=1_000_000).fit(X, y)
+    plain_regressor(bandwidth=3.0, n_components="exact", alpha=1e-3, max_memory=1_000_000).fit(X, y)
 
 
 def test_features_are_recomputed_where_they_may_not_be_stored(table):
     X, y = table
-    stored = KernelQuantileRegressor(0.3, n_components=50, random_state=0).fit(X, y)
-    recomputed = KernelQuantileRegressor(0.3, n_components=50, random_state=0, max_memory=1).fit(X, y)
+    stored = plain_regressor(0.3, n_components=50, random_state=0).fit(X, y)
+    recomputed = plain_regressor(0.3, n_components=50, random_state=0, max_memory=1).fit(X, y)
     np.testing.assert_allclose(recomputed.predict(X), stored.predict(X), rtol=0, atol=1e-9)
 
 
 def test_an_interval_needs_two_levels(table):
     X, y = table
-    model = KernelQuantileRegressor(0.5, n_components=20, alpha=1e-2).fit(X, y)
+    model = plain_regressor(0.5, n_components=20, alpha=1e-2).fit(X, y)
     with pytest.raises(ValueError, match=r"either side.*\[0\.5\].*0\.05, 0\.95"):
         model.predict_interval(X)
 
 
 def test_a_gap_that_is_no_number_warns(table):
     X, y = table
-    model = KernelQuantileRegressor(0.5, n_components=20, alpha=1e-2).fit(X, y)
+    model = plain_regressor(0.5, n_components=20, alpha=1e-2).fit(X, y)
     model.duality_gap_ = np.array([np.nan])
     with pytest.warns(ConvergenceWarning):
         warn_not_converged(model, ["0.5"])
@@ -184,11 +184,11 @@ import pathlib, re, numpy as np
 from quernel import KernelQuantileRegressor
 from quernel.datasets import make_homoscedastic
 X, y, _ = make_homoscedastic(200_000, random_state=0)
-KernelQuantileRegressor([0.5], n_components=200, random_state=0).fit(X[:20_000], y[:20_000])  # loads what is compiled
+plain_regressor([0.5], n_components=200, random_state=0).fit(X[:20_000], y[:20_000])  # loads what is compiled
 def peak():  # not ru_maxrss, which remembers the process that started this one
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 before = peak()
-KernelQuantileRegressor(np.linspace(0.1, 0.9, 9), n_components=200, alpha=1e-4, random_state=0).fit(X, y)
+plain_regressor(np.linspace(0.1, 0.9, 9), n_components=200, alpha=1e-4, random_state=0).fit(X, y)
 print((peak() - before) / (200_000 * 200 * 8))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
@@ -198,7 +198,7 @@ print((peak() - before) / (200_000 * 200 * 8))
 def test_large_and_default(table):
     """The default path at a size where samples, screening and threads all take part."""
     X, y, quantile = make_homoscedastic(60_000, random_state=3)
-    model = KernelQuantileRegressor([0.1, 0.5], n_components=60, alpha=1e-5, random_state=0).fit(X, y)
+    model = plain_regressor([0.1, 0.5], n_components=60, alpha=1e-5, random_state=0).fit(X, y)
     assert np.all(model.duality_gap_ <= 1e-6)
     error = model.predict(X[:2000]) - quantile(X[:2000], [0.1, 0.5])
     assert np.sqrt(np.mean(error**2)) < 0.1

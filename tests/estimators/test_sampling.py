@@ -7,9 +7,9 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from quernel import KernelQuantileRegressor
 from quernel.features import SAMPLINGS, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Matern, PeriodicSpline, SpectralKernel
+from support.models import plain_regressor
 
 
 def table(n=200, seed=0):
@@ -19,7 +19,7 @@ def table(n=200, seed=0):
 
 
 def fitted(X, y, **settings):
-    return KernelQuantileRegressor(0.5, **{"n_components": 60, "random_state": 0, "alpha": 1e-3, **settings}).fit(X, y)
+    return plain_regressor(0.5, **{"n_components": 60, "random_state": 0, "alpha": 1e-3, **settings}).fit(X, y)
 
 
 def heavy(rng, n_components, n_columns):
@@ -99,12 +99,10 @@ def test_weights_reach_the_scores():
     X, y = table()
     weight = np.where(X[:, 0] < 0.2, 1.0, 0.0)
     settings = {"n_components": 60, "random_state": 0, "alpha": 1e-3, "sampling": "leverage", "bandwidth": 0.3}
-    weighted = KernelQuantileRegressor(0.5, **settings).fit(X, y, sample_weight=weight)
-    some = KernelQuantileRegressor(0.5, **settings).fit(X[weight > 0], y[weight > 0])
+    weighted = plain_regressor(0.5, **settings).fit(X, y, sample_weight=weight)
+    some = plain_regressor(0.5, **settings).fit(X[weight > 0], y[weight > 0])
     np.testing.assert_allclose(weighted.feature_map_.weights_, some.feature_map_.weights_, rtol=1e-9)
-    assert not np.allclose(
-        KernelQuantileRegressor(0.5, **settings).fit(X, y).feature_map_.weights_, some.feature_map_.weights_
-    )
+    assert not np.allclose(plain_regressor(0.5, **settings).fit(X, y).feature_map_.weights_, some.feature_map_.weights_)
 
 
 def test_bandwidths_of_a_sum_are_reported_together():

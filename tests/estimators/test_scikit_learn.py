@@ -17,20 +17,20 @@ import quernel
 from quernel import (
     ConformalQuantileRegressor,
     KernelClassifier,
-    KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
     TableEncoder,
     TabularQuantileRegressor,
 )
 from quernel.kernels import Matern
+from support.models import plain_regressor
 
 SMALL = {"n_components": 50, "alpha": 1e-3, "random_state": 0}
 COLUMNS = ["wind", "load", "price"]
 
 
 DEFAULTS = [
-    KernelQuantileRegressor(),
+    plain_regressor(),
     KernelRegressor(),
     KernelClassifier(),
     ConformalQuantileRegressor(),
@@ -63,11 +63,11 @@ def test_every_public_estimator_is_checked_with_its_default_constructor():
 
 @parametrize_with_checks(
     [
-        KernelQuantileRegressor(n_components="exact"),
-        KernelQuantileRegressor(kernel="linear"),
-        KernelQuantileRegressor(fit_intercept=False),
-        KernelQuantileRegressor(kernel="matern", sampling="leverage", n_components=100),
-        KernelQuantileRegressor(solver="admm", tol=1e-3, max_iter=5000),
+        plain_regressor(n_components="exact"),
+        plain_regressor(kernel="linear"),
+        plain_regressor(fit_intercept=False),
+        plain_regressor(kernel="matern", sampling="leverage", n_components=100),
+        plain_regressor(solver="admm", tol=1e-3, max_iter=5000),
     ]
 )
 def test_scikit_learns_own_checks(estimator, check):
@@ -85,7 +85,7 @@ def table():
 def test_default_fits_score_well_where_scikit_learn_would_look(n_components):
     """scikit-learn's check of the score sets alpha = 0.01, which promises nothing; alpha="auto" does."""
     X, y = make_regression(n_samples=200, n_features=10, n_informative=1, bias=5.0, noise=20, random_state=42)
-    model = KernelQuantileRegressor(n_components=n_components, random_state=0)
+    model = plain_regressor(n_components=n_components, random_state=0)
     assert not model.__sklearn_tags__().regressor_tags.poor_score
     assert (
         model.fit(StandardScaler().fit_transform(X), scale(y)).score(StandardScaler().fit_transform(X), scale(y)) > 0.5
@@ -93,23 +93,23 @@ def test_default_fits_score_well_where_scikit_learn_would_look(n_components):
 
 
 def test_it_is_a_regressor():
-    assert is_regressor(KernelQuantileRegressor())
+    assert is_regressor(plain_regressor())
 
 
 def test_in_a_pipeline_with_a_scaler(table):
     X, y = table
-    pipeline = make_pipeline(StandardScaler(), KernelQuantileRegressor([0.1, 0.9], bandwidth=2.0, **SMALL)).fit(X, y)
+    pipeline = make_pipeline(StandardScaler(), plain_regressor([0.1, 0.9], bandwidth=2.0, **SMALL)).fit(X, y)
     assert pipeline.predict(X).shape == (120, 2)
-    by_hand = KernelQuantileRegressor([0.1, 0.9], bandwidth=2.0, **SMALL).fit(StandardScaler().fit_transform(X), y)
+    by_hand = plain_regressor([0.1, 0.9], bandwidth=2.0, **SMALL).fit(StandardScaler().fit_transform(X), y)
     np.testing.assert_allclose(pipeline.predict(X), by_hand.predict(StandardScaler().fit_transform(X)), rtol=1e-12)
-    unscaled = KernelQuantileRegressor([0.1, 0.9], bandwidth=2.0, **SMALL).fit(X, y)
+    unscaled = plain_regressor([0.1, 0.9], bandwidth=2.0, **SMALL).fit(X, y)
     assert np.abs(unscaled.predict(X) - pipeline.predict(X)).max() > 0.01  # the scaler does something here
 
 
 def test_grid_search_over_alpha_and_bandwidth(table):
     X, y = table
     grid = {"alpha": [1e-3, 0.03], "bandwidth": ["auto", 0.01]}
-    search = GridSearchCV(KernelQuantileRegressor([0.25, 0.75], n_components=50, random_state=0), grid, cv=3).fit(X, y)
+    search = GridSearchCV(plain_regressor([0.25, 0.75], n_components=50, random_state=0), grid, cv=3).fit(X, y)
     # 0.03 shrinks every curve towards a constant and 0.01 sees only noise: a search that scores must reject them.
     assert search.best_params_ == {"alpha": 1e-3, "bandwidth": "auto"}
     assert search.best_estimator_.predict(X).shape == (120, 2)
@@ -119,7 +119,7 @@ def test_grid_search_over_alpha_and_bandwidth(table):
 def test_cross_val_score_tells_signal_from_noise(table):
     X, _ = table
     y = np.sin(4 * X[:, 0]) + X[:, 1] + 0.2 * np.random.default_rng(2).standard_normal(len(X))
-    model = KernelQuantileRegressor(0.5, **SMALL)
+    model = plain_regressor(0.5, **SMALL)
     scores = cross_val_score(model, X, y, cv=4)
     assert scores.shape == (4,)
     assert scores.mean() > 0.2
@@ -134,7 +134,7 @@ def test_cross_val_score_tells_signal_from_noise(table):
 )
 def test_pickled_models_predict_the_same_bits(table, settings):
     X, y = table
-    model = KernelQuantileRegressor([0.9, 0.1], **settings).fit(X, y)
+    model = plain_regressor([0.9, 0.1], **settings).fit(X, y)
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
     np.testing.assert_array_equal(copy.predict(X, quantiles=0.5), model.predict(X, quantiles=0.5))
@@ -142,7 +142,7 @@ def test_pickled_models_predict_the_same_bits(table, settings):
 
 def test_clone_copies_settings_and_not_the_fit(table):
     X, y = table
-    model = KernelQuantileRegressor([0.1, 0.9], kernel=Matern(nu=0.5), **SMALL).fit(X, y)
+    model = plain_regressor([0.1, 0.9], kernel=Matern(nu=0.5), **SMALL).fit(X, y)
     copy = clone(model)
     assert not hasattr(copy, "coef_")
     assert copy.get_params()["kernel"] == Matern(nu=0.5)
@@ -152,11 +152,11 @@ def test_clone_copies_settings_and_not_the_fit(table):
 def test_params_are_kept_as_given_and_can_be_set(table):
     X, y = table
     levels = (0.1, 0.9)
-    model = KernelQuantileRegressor(levels)
+    model = plain_regressor(levels)
     assert model.get_params()["quantiles"] is levels
     assert model.set_params(quantiles=0.3, **SMALL) is model
     assert model.fit(X, y).predict(X).shape == (120,)
-    expected = KernelQuantileRegressor(0.3, **SMALL).fit(X, y).predict(X)
+    expected = plain_regressor(0.3, **SMALL).fit(X, y).predict(X)
     np.testing.assert_array_equal(model.predict(X), expected)
     with pytest.raises(ValueError, match="Invalid parameter 'quantile'"):
         model.set_params(quantile=0.3)
@@ -164,7 +164,7 @@ def test_params_are_kept_as_given_and_can_be_set(table):
 
 def test_fit_does_not_change_its_settings(table):
     X, y = table
-    model = KernelQuantileRegressor([0.9, 0.1])
+    model = plain_regressor([0.9, 0.1])
     before = dict(model.get_params())
     model.fit(X, y)
     assert model.get_params() == before
@@ -172,8 +172,8 @@ def test_fit_does_not_change_its_settings(table):
 
 def test_set_output_of_a_scaler_in_front_does_not_matter(table):
     X, y = table
-    plain = make_pipeline(StandardScaler(), KernelQuantileRegressor(0.5, **SMALL))
-    framed = make_pipeline(StandardScaler().set_output(transform="pandas"), KernelQuantileRegressor(0.5, **SMALL))
+    plain = make_pipeline(StandardScaler(), plain_regressor(0.5, **SMALL))
+    framed = make_pipeline(StandardScaler().set_output(transform="pandas"), plain_regressor(0.5, **SMALL))
     expected = plain.fit(X, y).predict(X)
     got = framed.fit(pd.DataFrame(X, columns=COLUMNS), y).predict(pd.DataFrame(X, columns=COLUMNS))
     assert type(got) is np.ndarray
@@ -189,9 +189,9 @@ def test_tables_of_any_make_predict_like_arrays(table, frame, settings):
         "polars": lambda: (pl.DataFrame(X, schema=COLUMNS), pl.Series(y)),
         "lists": lambda: (X.tolist(), y.tolist()),
     }
-    expected = KernelQuantileRegressor([0.2, 0.8], **settings).fit(X, y).predict(X)
+    expected = plain_regressor([0.2, 0.8], **settings).fit(X, y).predict(X)
     framed, target = make[frame]()
-    model = KernelQuantileRegressor([0.2, 0.8], **settings).fit(framed, target)
+    model = plain_regressor([0.2, 0.8], **settings).fit(framed, target)
     np.testing.assert_allclose(model.predict(framed), expected, atol=1e-10)  # other memory order, other rounding
     if frame != "lists":
         assert model.feature_names_in_.tolist() == COLUMNS
@@ -209,8 +209,8 @@ def test_mixed_numeric_types_of_a_frame_are_welcome(table):
         }
     )
     array = np.column_stack([whole[:, 0] > 5, whole[:, 1], whole[:, 2], X[:, 0].astype(np.float32)]).astype(float)
-    expected = KernelQuantileRegressor(0.5, **SMALL).fit(array, y).predict(array)
-    np.testing.assert_allclose(KernelQuantileRegressor(0.5, **SMALL).fit(frame, y).predict(frame), expected, rtol=1e-9)
+    expected = plain_regressor(0.5, **SMALL).fit(array, y).predict(array)
+    np.testing.assert_allclose(plain_regressor(0.5, **SMALL).fit(frame, y).predict(frame), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_mixed_numeric_types_of_a_frame_are_welcome(table):
 )
 def test_feature_names_must_match_those_of_the_fit(table, make):
     X, y = table
-    model = KernelQuantileRegressor(0.5, **SMALL).fit(make(X, COLUMNS), y)
+    model = plain_regressor(0.5, **SMALL).fit(make(X, COLUMNS), y)
     with pytest.raises(ValueError, match="same order as they were in fit"):
         model.predict(
             make(X, COLUMNS).select(COLUMNS[::-1]) if make is pl.DataFrame else make(X, COLUMNS)[COLUMNS[::-1]]
@@ -236,8 +236,8 @@ def test_feature_names_must_match_those_of_the_fit(table, make):
 )
 def test_float32_predicts_close_to_float64(table, settings):
     X, y = table
-    double = KernelQuantileRegressor([0.1, 0.9], **settings).fit(X, y)
-    single = KernelQuantileRegressor([0.1, 0.9], **settings).fit(X.astype(np.float32), y.astype(np.float32))
+    double = plain_regressor([0.1, 0.9], **settings).fit(X, y)
+    single = plain_regressor([0.1, 0.9], **settings).fit(X.astype(np.float32), y.astype(np.float32))
     assert np.isfinite(single.predict(X.astype(np.float32))).all()
     np.testing.assert_allclose(single.predict(X.astype(np.float32)), double.predict(X), atol=1e-3 * np.std(y))
     assert single.duality_gap_.max() <= 1e-6

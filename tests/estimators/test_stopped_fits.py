@@ -15,14 +15,15 @@ from quernel import KernelClassifier, KernelQuantileRegressor, KernelQuantileReg
 from quernel.estimators import base
 from quernel.estimators.warnings import warn_not_converged
 from quernel.losses import Pinball
+from support.models import plain_regressor
 
 SMALL = {"n_components": 20, "random_state": 0}
 MODELS = {
-    "quantiles": KernelQuantileRegressor([0.2, 0.8], **SMALL),
+    "quantiles": plain_regressor([0.2, 0.8], **SMALL),
     "joint": KernelQuantileRegressor([0.2, 0.8], noncrossing="joint", **SMALL),
     "learned": KernelQuantileRegressor(0.5, bandwidth="learned", tol=1e-2, **SMALL),
     "exact": KernelQuantileRegressor(0.5, n_components="exact", bandwidth=1.0),
-    "warm": KernelQuantileRegressor(0.5, warm_start=True, **SMALL),
+    "warm": plain_regressor(0.5, warm_start=True, **SMALL),
     "cv": KernelQuantileRegressorCV(0.5, alphas=[1e-3, 1e-2], bandwidths=[1.0], cv=2, **SMALL),
     "huber": KernelRegressor(**SMALL),
     "classes": KernelClassifier("logistic", **SMALL),
@@ -106,7 +107,7 @@ def test_an_interrupted_fit_leaves_the_estimator_as_it_was(name):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_every_one_of_the_last_calls_may_be_interrupted():
     """Around the place where attributes are written: all old before it, all new after it."""
-    model = KernelQuantileRegressor(alpha=0.1, bandwidth=1.0, n_components=5, tol=0.1, random_state=0)
+    model = plain_regressor(alpha=0.1, bandwidth=1.0, n_components=5, tol=0.1, random_state=0)
     X, y = data(20)
     other, z = data(25, 1)
     model.fit(X, y)
@@ -132,7 +133,7 @@ def test_a_time_limit_keeps_the_best_certified_solution(n, seconds):
     hard = {"n_components": 200, "bandwidth": 0.2, "alpha": 1e-9, "random_state": 0, "tol": 1e-12}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = KernelQuantileRegressor([0.1, 0.5], max_seconds=seconds, **hard).fit(X, y)
+        model = plain_regressor([0.1, 0.5], max_seconds=seconds, **hard).fit(X, y)
     fitted, null = objectives(model, X, y)
     np.testing.assert_allclose(model.objective_, fitted, rtol=1e-9)
     assert np.all(fitted <= null * (1 + 1e-12))
@@ -147,7 +148,7 @@ def test_a_time_limit_keeps_the_best_certified_solution(n, seconds):
 
 def test_the_message_says_which_outputs_are_constant():
     X, y = data(200)
-    model = KernelQuantileRegressor([0.2, 0.5, 0.8], alpha=1e-3, fit_intercept=False, **SMALL).fit(X, y)
+    model = plain_regressor([0.2, 0.5, 0.8], alpha=1e-3, fit_intercept=False, **SMALL).fit(X, y)
     model.coef_[:, 1:] = 0.0
     model.duality_gap_[:] = [1.0, 1.0, 0.0]
     with pytest.warns(ConvergenceWarning, match=r"found by then for 0.5: predictions are zero, whatever X\. Try"):
@@ -160,8 +161,8 @@ def test_the_message_says_which_outputs_are_constant():
 
 def test_a_time_limit_that_is_not_reached_changes_nothing():
     X, y = data(300)
-    plain = KernelQuantileRegressor([0.1, 0.5], random_state=0).fit(X, y)
-    limited = KernelQuantileRegressor([0.1, 0.5], random_state=0, max_seconds=1e6).fit(X, y)
+    plain = plain_regressor([0.1, 0.5], random_state=0).fit(X, y)
+    limited = plain_regressor([0.1, 0.5], random_state=0, max_seconds=1e6).fit(X, y)
     np.testing.assert_array_equal(plain.coef_, limited.coef_)
 
 
@@ -179,7 +180,7 @@ def test_choices_end_with_the_time(name):
 @pytest.mark.parametrize("wrong", [0, -1.0, np.inf, "long", True])
 def test_a_time_limit_is_a_positive_number(wrong):
     with pytest.raises(ValueError, match="max_seconds must be a positive, finite number, or None"):
-        KernelQuantileRegressor(max_seconds=wrong).fit(*data())
+        plain_regressor(max_seconds=wrong).fit(*data())
 
 
 def press_ctrl_c(monkeypatch, times):
@@ -204,7 +205,7 @@ def test_ctrl_c_ends_a_fit_at_its_best_solution_and_a_second_one_raises(monkeypa
     handler = signal.getsignal(signal.SIGINT)
     press_ctrl_c(monkeypatch, 1)
     with pytest.warns(ConvergenceWarning, match="stopped by the interrupt at a relative duality gap"):
-        model = KernelQuantileRegressor(0.5, **hard).fit(X, y)
+        model = plain_regressor(0.5, **hard).fit(X, y)
     fitted, null = objectives(model, X, y)
     assert np.all(fitted <= null)
     assert signal.getsignal(signal.SIGINT) is handler
@@ -220,7 +221,7 @@ def test_a_stopped_fit_keeps_its_checkpoint(tmp_path, monkeypatch):
     X, y = data(30_000)
     path, kwargs = tmp_path / "fit.ckpt", {"n_components": 100, "alpha": 1e-6, "bandwidth": 0.5, "random_state": 0}
     monkeypatch.setattr(base, "print_progress", lambda _: path.exists())  # True asks for a stop
-    model = KernelQuantileRegressor(0.5, tol=1e-20, verbose=1, **kwargs)
+    model = plain_regressor(0.5, tol=1e-20, verbose=1, **kwargs)
     with pytest.warns(ConvergenceWarning, match="stopped by a callback"):
         model.fit(X, y, checkpoint=path)
     assert model.stopped_by_ == "callback"

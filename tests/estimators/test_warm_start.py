@@ -7,12 +7,13 @@ import pytest
 from sklearn.base import clone
 
 import quernel
-from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel import KernelClassifier, KernelRegressor
 from quernel.data import MemmapRows
 from quernel.estimators.solve import Task
 from quernel.estimators.warm_start import Checkpoint
 from quernel.losses import LOSSES
 from quernel.solvers.result import InitialPoint
+from support.models import plain_regressor
 
 SMALL = 1_200_000
 
@@ -39,7 +40,7 @@ def work(monkeypatch):
 
 
 MODELS = {
-    "quantiles": (lambda **kwargs: KernelQuantileRegressor([0.1, 0.5, 0.9], **kwargs), lambda y: y),
+    "quantiles": (lambda **kwargs: plain_regressor([0.1, 0.5, 0.9], **kwargs), lambda y: y),
     "huber": (lambda **kwargs: KernelRegressor("huber", **kwargs), lambda y: y),
     "hinge": (lambda **kwargs: KernelClassifier("hinge", **kwargs), lambda y: y > 0.5),
 }
@@ -72,7 +73,7 @@ def test_a_warm_start_on_more_rows_pays(name, n, M, most, data, work):
 
 def test_a_warm_start_gives_the_solution_on_the_new_rows(data):
     X, y = (part[:5000] for part in data)
-    model = KernelQuantileRegressor([0.2, 0.7], n_components=40, random_state=0, warm_start=True, tol=1e-9)
+    model = plain_regressor([0.2, 0.7], n_components=40, random_state=0, warm_start=True, tol=1e-9)
     model.fit(X[:3000], y[:3000]).fit(X, y)
     objective = model.objective_
     model.coef_ = np.zeros_like(model.coef_)  # as if from nothing, with the same features and ridge weight
@@ -121,7 +122,7 @@ def test_duals_without_bounds_go_on_from_a_checkpoint(name, data, tmp_path, monk
 
 def test_a_warm_start_begins_anew_where_features_would_differ(data):
     X, y = (part[:2000] for part in data)
-    model = KernelQuantileRegressor(n_components=20, random_state=0, warm_start=True).fit(X, y)
+    model = plain_regressor(n_components=20, random_state=0, warm_start=True).fit(X, y)
     features = model.feature_map_
     assert model.fit(X, y).feature_map_ is features
     assert model.set_params(n_components=30).fit(X, y).n_components_ == 30
@@ -133,7 +134,7 @@ def test_a_warm_start_begins_anew_where_features_would_differ(data):
 
 def test_a_loaded_model_goes_on(data, tmp_path, work):
     X, y = data
-    model = KernelQuantileRegressor(n_components=60, random_state=0, warm_start=True).fit(X[:35_000], y[:35_000])
+    model = plain_regressor(n_components=60, random_state=0, warm_start=True).fit(X[:35_000], y[:35_000])
     quernel.save(model, tmp_path / "m.quernel")
     quernel.load(tmp_path / "m.quernel").fit(X, y)
     assert work[1][1] < 0.8 * work[0][1]
@@ -151,7 +152,7 @@ def test_a_loaded_model_goes_on(data, tmp_path, work):
 def test_what_begins_from_nothing_has_no_warm_start(kwargs, message, data):
     X, y = (part[:50] for part in data)
     with pytest.raises(ValueError, match=message):
-        KernelQuantileRegressor([0.1, 0.9], **{"warm_start": True, **kwargs}).fit(X, y)
+        plain_regressor([0.1, 0.9], **{"warm_start": True, **kwargs}).fit(X, y)
     with pytest.raises(ValueError, match="multinomial model has no warm_start"):
         KernelClassifier("logistic", warm_start=True).fit(X, np.arange(50) % 3)
 
@@ -211,17 +212,17 @@ def test_a_checkpoint_of_another_fit_is_refused(data, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_after(patch, 1)
         with pytest.raises(Interrupted):
-            KernelQuantileRegressor(0.5, **kwargs).fit(X, y, checkpoint=path)
+            plain_regressor(0.5, **kwargs).fit(X, y, checkpoint=path)
     for model, rows, message in (
-        (KernelQuantileRegressor(0.4, **kwargs), (X, y), "quantiles"),
-        (KernelQuantileRegressor(0.5, **kwargs), (X, y + 1), "target"),
-        (KernelQuantileRegressor(0.5, **kwargs), (X[:-1], y[:-1]), "number of rows"),
-        (KernelQuantileRegressor(0.5, **kwargs), (X + 0.1, y), "inputs"),
-        (KernelQuantileRegressor(0.5, **{**kwargs, "random_state": 1}), (X, y), "random_state"),
+        (plain_regressor(0.4, **kwargs), (X, y), "quantiles"),
+        (plain_regressor(0.5, **kwargs), (X, y + 1), "target"),
+        (plain_regressor(0.5, **kwargs), (X[:-1], y[:-1]), "number of rows"),
+        (plain_regressor(0.5, **kwargs), (X + 0.1, y), "inputs"),
+        (plain_regressor(0.5, **{**kwargs, "random_state": 1}), (X, y), "random_state"),
     ):
         with pytest.raises(ValueError, match=f"checkpoint of another fit: it differs in .*{message}"):
             model.fit(*rows, checkpoint=path)
-    assert KernelQuantileRegressor(0.5, **kwargs, max_iter=999).fit(X, y, checkpoint=path).duality_gap_[0] <= 1e-6
+    assert plain_regressor(0.5, **kwargs, max_iter=999).fit(X, y, checkpoint=path).duality_gap_[0] <= 1e-6
 
 
 @pytest.mark.parametrize("grows", [True, False], ids=["more memory", "less memory"])
@@ -266,15 +267,15 @@ def test_damaged_checkpoints_are_refused(tmp_path):
 
 def test_unfit_checkpoints_are_refused_before_any_work(data, tmp_path):
     X, y = (part[:3000] for part in data)
-    model = KernelQuantileRegressor(n_components=20, random_state=0)
+    model = plain_regressor(n_components=20, random_state=0)
     with pytest.raises(ValueError, match="a folder that is missing"):
         model.fit(X, y, checkpoint=tmp_path / "none" / "fit.ckpt")
     with pytest.raises(ValueError, match="path of a file"):
         model.fit(X, y, checkpoint=3)
     with pytest.raises(ValueError, match="integer as random_state; got None"):
-        KernelQuantileRegressor().fit(X, y, checkpoint=tmp_path / "a")
+        plain_regressor().fit(X, y, checkpoint=tmp_path / "a")
     with pytest.raises(ValueError, match="not for n_components"):
-        KernelQuantileRegressor(n_components="exact", random_state=0).fit(X, y, checkpoint=tmp_path / "a")
+        plain_regressor(n_components="exact", random_state=0).fit(X, y, checkpoint=tmp_path / "a")
     (tmp_path / "text").write_text("not a checkpoint")
     with pytest.raises(ValueError, match="text is not a checkpoint"):
         model.fit(X, y, checkpoint=tmp_path / "text")

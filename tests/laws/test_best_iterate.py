@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from quernel import KernelClassifier, KernelQuantileRegressor
+from quernel import KernelClassifier
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Pinball
 from quernel.objective import Problem
@@ -14,6 +14,7 @@ from quernel.objective.duality_gap import Certificate
 from quernel.objective.null_model import null_model
 from quernel.solvers import NONCROSSING, SOLVERS
 from quernel.solvers.result import BestIterate
+from support.models import plain_regressor
 
 LEVELS = np.array([0.1, 0.5, 0.9])
 
@@ -66,7 +67,7 @@ def test_a_failed_fit_is_warned_of_and_no_worse_than_a_constant():
     problem = hard_problem()
     X, y = problem.rows.source.X, problem.rows.source.y
     with pytest.warns(ConvergenceWarning):
-        model = KernelQuantileRegressor(LEVELS, kernel="linear", alpha=5e-5, max_iter=1, tol=1e-12).fit(X, y)
+        model = plain_regressor(LEVELS, kernel="linear", alpha=5e-5, max_iter=1, tol=1e-12).fit(X, y)
     assert np.all(model.objective_ <= null_model(problem).objective)
 
 

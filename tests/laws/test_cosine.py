@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import quernel
-from quernel import KernelQuantileRegressor
 from quernel.features import cosine, numba_cosine, random
 from quernel.features.random import COMPILE_FROM, RandomFeatures
+from support.models import plain_regressor
 
 
 @pytest.fixture(params=[cosine, numba_cosine], ids=["numpy", "numba"])
@@ -100,7 +100,7 @@ def test_predictions_do_not_depend_on_what_the_process_did_before(columns, tmp_p
     """Fitted here; loaded in processes with a history or without, in a thread, and a fork of one."""
     rng = np.random.default_rng(4)
     X = rng.random((700, columns))
-    model = KernelQuantileRegressor([0.2, 0.6], n_components=90, alpha=1e-4, random_state=0).fit(X, X.sum(axis=1))
+    model = plain_regressor([0.2, 0.6], n_components=90, alpha=1e-4, random_state=0).fit(X, X.sum(axis=1))
     np.save(tmp_path / "X.npy", X)
     quernel.save(model, tmp_path / "model.quernel")
     for name, history in HISTORIES.items():

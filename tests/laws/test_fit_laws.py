@@ -7,9 +7,9 @@ compared by their objectives, to that tolerance.
 import numpy as np
 import pytest
 
-from quernel import KernelQuantileRegressor
 from quernel.features import RandomFeatures
 from quernel.kernels import KERNELS, Gaussian, Matern
+from support.models import plain_regressor
 
 LEVELS = [0.05, 0.3, 0.5, 0.9]
 ALPHA = 1e-3
@@ -51,13 +51,13 @@ NEW, _ = table(40, seed=99)
 
 def curves(name, X, y, weight=None, levels=LEVELS, **more):
     """Raw predictions, shape (40, q)."""
-    model = KernelQuantileRegressor(levels, noncrossing=None, **{**SETTINGS[name], **more})
+    model = plain_regressor(levels, noncrossing=None, **{**SETTINGS[name], **more})
     return model.fit(X, y, sample_weight=weight).predict(NEW)
 
 
 def admm_objective(name, X, y, weight=None, levels=LEVELS, **more):
     settings = {"solver": "admm", "tol": ADMM_TOL, "max_iter": 5000, **ADMM[name], **more}
-    return KernelQuantileRegressor(levels, **settings).fit(X, y, sample_weight=weight).objective_
+    return plain_regressor(levels, **settings).fit(X, y, sample_weight=weight).objective_
 
 
 def same(ours, theirs, atol=1e-7):
@@ -240,7 +240,7 @@ def test_with_an_intercept_a_share_tau_of_rows_lies_below(name, alpha, n):
     # What double precision leaves out of the kernel is in the gap of exact fits: up to 2e-8 at alpha = 1e-6.
     rounded = "exact" in name and alpha == 1e-6
     settings = {**SETTINGS[name], "alpha": alpha, "tol": 1e-7 if rounded else 1e-8}
-    model = KernelQuantileRegressor(LEVELS, noncrossing=None, **settings).fit(X, y)
+    model = plain_regressor(LEVELS, noncrossing=None, **settings).fit(X, y)
     residual = y[:, None] - model.predict(X)
     assert obeyed(residual, y).all(), counts(residual, 1e-6 * np.std(y))
     # Curves too high or too low break the law. So do those of another level, unless they pass through all rows.
@@ -254,7 +254,7 @@ def test_with_an_intercept_a_share_tau_of_rows_lies_below(name, alpha, n):
 def test_without_an_intercept_the_shares_are_free(name):
     X, y = table()
     settings = {**SETTINGS[name], "alpha": 10.0 / 90, "fit_intercept": False}
-    model = KernelQuantileRegressor(LEVELS, noncrossing=None, **settings).fit(X, y + 5)
+    model = plain_regressor(LEVELS, noncrossing=None, **settings).fit(X, y + 5)
     assert not obeyed((y + 5)[:, None] - model.predict(X), y).all()
 
 
@@ -262,7 +262,7 @@ def test_without_an_intercept_the_shares_are_free(name):
 def test_the_shares_of_a_large_fit(settings):
     # Too large to be polished to rounding: the law holds up to the rows that the tolerance leaves undecided.
     X, y = table(10_000)
-    model = KernelQuantileRegressor(LEVELS, noncrossing=None, alpha=1e-5, bandwidth=0.5, **settings).fit(X, y)
+    model = plain_regressor(LEVELS, noncrossing=None, alpha=1e-5, bandwidth=0.5, **settings).fit(X, y)
     below, not_above = counts(y[:, None] - model.predict(X), 1e-3 * np.std(y))
     goal = 10_000 * np.array(LEVELS)
     assert np.all(below <= goal)

@@ -13,7 +13,7 @@ import pytest
 from mpmath import mp, mpf
 from sklearn.exceptions import ConvergenceWarning
 
-from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel import KernelClassifier, KernelRegressor
 from quernel.data import DaskRows, ParquetRows
 from quernel.losses import (
     Absolute,
@@ -32,6 +32,7 @@ from quernel.losses import (
 from quernel.objective.centring import Centring
 from support.exact_objective import DIGITS, exact_objective
 from support.loss_optima import exponential, quadratic
+from support.models import plain_regressor
 
 TOL, N = 1e-6, 30
 LOSSES = {
@@ -158,8 +159,8 @@ def test_levels_far_from_zero_are_those_near_zero(kwargs, offset):
         "max_iter": 100,
         **kwargs,
     }
-    near, _ = fit(KernelQuantileRegressor(levels, **kwargs), X, y - offset)
-    far, warned = fit(KernelQuantileRegressor(levels, **kwargs), X, y)
+    near, _ = fit(plain_regressor(levels, **kwargs), X, y - offset)
+    far, warned = fit(plain_regressor(levels, **kwargs), X, y)
     Phi = near.feature_map_.transform(X)
     np.testing.assert_array_equal(far.feature_map_.transform(X), Phi)
     assert not warned or offset == 1e12
@@ -190,12 +191,12 @@ def test_linear_fits_on_huge_columns_converge(intercept):
     """In units in which the ridge is nothing, a fit on columns of reasonable units is the same."""
     X, unit, y = awkward_columns()
     how = {"kernel": "linear", "alpha": 5e-5, "fit_intercept": intercept}
-    mixed, warned = fit(KernelQuantileRegressor([0.1, 0.5, 0.9], **how), X, y)
+    mixed, warned = fit(plain_regressor([0.1, 0.5, 0.9], **how), X, y)
     assert not warned
     X, unit = (X[:, :2], unit) if intercept else (X[:, 1:2], X[:, 1:2] / 2e8)
-    model, warned = fit(KernelQuantileRegressor([0.1, 0.5, 0.9], **how), X, y)
+    model, warned = fit(plain_regressor([0.1, 0.5, 0.9], **how), X, y)
     assert not warned
-    same, _ = fit(KernelQuantileRegressor([0.1, 0.5, 0.9], **how | {"alpha": 1e-14}), unit, y)
+    same, _ = fit(plain_regressor([0.1, 0.5, 0.9], **how | {"alpha": 1e-14}), unit, y)
     np.testing.assert_allclose(model.objective_, same.objective_, rtol=1e-6)
     assert np.all(mixed.objective_ <= model.objective_ * (1 + 1e-6))
 
@@ -205,8 +206,8 @@ def test_the_arc_cosine_kernel_takes_columns_in_any_unit():
     income = np.exp(np.log(5e4) + 0.5 * rng.standard_normal(300))
     y = np.log(income) + 0.3 * rng.standard_normal(300)
     how = {"kernel": "arccosine", "n_components": 30, "random_state": 0}
-    far, warned = fit(KernelQuantileRegressor([0.1, 0.9], alpha=1e-5, **how), income[:, None], y)
-    near, _ = fit(KernelQuantileRegressor([0.1, 0.9], alpha=1e-5 / 2.0**32, **how), income[:, None] / 2**16, y)
+    far, warned = fit(plain_regressor([0.1, 0.9], alpha=1e-5, **how), income[:, None], y)
+    near, _ = fit(plain_regressor([0.1, 0.9], alpha=1e-5 / 2.0**32, **how), income[:, None] / 2**16, y)
     assert not warned
     np.testing.assert_allclose(far.objective_, near.objective_, rtol=1e-6)
 
@@ -236,7 +237,7 @@ def test_rows_out_of_core_are_centred_too(tmp_path):
     sources = [(X, y, weight), (ParquetRows(tmp_path / "a.parquet", "y", weight="w"),), (DaskRows(*chunks),)]
     models = []
     for data in sources:
-        model, warned = fit(KernelQuantileRegressor([0.2, 0.7], **how), *data)
+        model, warned = fit(plain_regressor([0.2, 0.7], **how), *data)
         models.append(model)
         assert not warned
     for model in models[1:]:
@@ -285,7 +286,7 @@ def test_the_gap_of_the_exact_kernel_holds_for_predictions(level):
     rng = np.random.default_rng(10)
     X, y = rng.uniform(-2, 2, (60, 3)), 2e-4 * rng.standard_normal(60)
     alpha = 3e-12
-    model, _ = fit(KernelQuantileRegressor([level], n_components="exact", bandwidth=3.0, alpha=alpha), X, y)
+    model, _ = fit(plain_regressor([level], n_components="exact", bandwidth=3.0, alpha=alpha), X, y)
     Phi = model.feature_map_.transform(X)
     value = exact_objective("pinball", Phi, y, alpha, model.coef_[:, 0], float(model.intercept_[0]), level=level)
     null = exact_objective("pinball", Phi, y, alpha, [0] * Phi.shape[1], float(np.quantile(y, level)), level=level)

@@ -12,7 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from quernel import KernelQuantileRegressor
+from support.models import plain_regressor
 
 OPTIMA = {
     (0.5, 1e-2): 0.438641482,
@@ -35,7 +35,7 @@ def design(n):
 
 def fit(level, alpha, **more):
     settings = {"n_components": "exact", "bandwidth": 1.0, "fit_intercept": False, "tol": 1e-8, **more}
-    return KernelQuantileRegressor(level, alpha=alpha, **settings).fit(*design(2000))
+    return plain_regressor(level, alpha=alpha, **settings).fit(*design(2000))
 
 
 @pytest.mark.parametrize(("level", "alpha"), OPTIMA)
@@ -95,7 +95,7 @@ SCRIPT = """
     noise = rng.standard_normal(50_000)
     x1, x2, x3 = X.T
     y = np.exp(-x1 + x2) - x2 * x3 + X.mean(axis=1) + noise
-    model = KernelQuantileRegressor(0.5, n_components="exact", bandwidth=1.0, alpha=1e-6, fit_intercept=False)
+    model = plain_regressor(0.5, n_components="exact", bandwidth=1.0, alpha=1e-6, fit_intercept=False)
     start = time.perf_counter()
     model.fit(X, y)
     print(json.dumps({

@@ -17,7 +17,7 @@ from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
-from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
+from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows
 from support.tables import sales, with_times
 
 onnx = pytest.importorskip("onnx")
@@ -105,10 +105,10 @@ def test_another_model_predicts_something_else(tmp_path):
 def test_levels_that_cross_are_sorted_by_the_graph(tmp_path):
     X, y = rows(40)
     settings = {"n_components": 200, "alpha": 1e-7, "random_state": 0}
-    raw = KernelQuantileRegressor(LEVELS, noncrossing=None, **settings).fit(X, y)
+    raw = plain_regressor(LEVELS, noncrossing=None, **settings).fit(X, y)
     crossed = held_against_onnx(raw, tmp_path / "raw.onnx")["quantiles"]
     assert (np.diff(crossed[:, [1, 2, 0]], axis=1) < 0).any()
-    model = KernelQuantileRegressor(LEVELS, **settings).fit(X, y)
+    model = plain_regressor(LEVELS, **settings).fit(X, y)
     found = held_against_onnx(model, tmp_path / "m.onnx")["quantiles"]
     assert (np.diff(found[:, [1, 2, 0]], axis=1) >= 0).all()
 
@@ -116,7 +116,7 @@ def test_levels_that_cross_are_sorted_by_the_graph(tmp_path):
 @pytest.mark.parametrize("failed", [[0], [1, 2]])
 def test_levels_that_failed_are_between_their_neighbours_in_the_graph_too(tmp_path, failed):
     X, y = rows(40)
-    model = KernelQuantileRegressor(LEVELS, n_components=200, alpha=1e-7, random_state=0).fit(X, y)
+    model = plain_regressor(LEVELS, n_components=200, alpha=1e-7, random_state=0).fit(X, y)
     model.duality_gap_, model.intercept_ = np.zeros(len(LEVELS)), model.intercept_.copy()
     model.duality_gap_[failed], model.intercept_[failed] = 1.0, 7.0
     held_against_onnx(model, tmp_path / "m.onnx")
@@ -125,7 +125,7 @@ def test_levels_that_failed_are_between_their_neighbours_in_the_graph_too(tmp_pa
 def test_curves_at_frequent_values_are_there_in_the_graph_too(tmp_path):
     X, _ = rows()
     claims = np.random.default_rng(0).poisson(0.3, len(X))
-    model = KernelQuantileRegressor(LEVELS, n_components=50, alpha=0.01, random_state=0).fit(X, claims)
+    model = plain_regressor(LEVELS, n_components=50, alpha=0.01, random_state=0).fit(X, claims)
     found = held_against_onnx(model, tmp_path / "m.onnx")["quantiles"]
     assert len(model.frequent_values_) > 1
     assert np.mean(found == 0.0) > 0.2
@@ -136,7 +136,7 @@ def test_large_angles_and_small_alphas_keep_their_digits(tmp_path):
     """Columns far from 0 in small units, and coefficients that nearly cancel: single precision would be lost."""
     X, y = rows()
     for settings in ({"n_components": 300}, {"n_components": "exact"}):
-        model = KernelQuantileRegressor([0.1, 0.9], alpha=1e-7, random_state=0, tol=1e-4, **settings)
+        model = plain_regressor([0.1, 0.9], alpha=1e-7, random_state=0, tol=1e-4, **settings)
         model.fit(1e4 + X, y)
         held_against_onnx(model, tmp_path / "m.onnx", 1e4 + X_NEW, tol=1e-6)
 
@@ -152,10 +152,10 @@ def box(rng, n_components, n_columns):
 
 
 def test_a_kernel_of_ones_own_has_waves_but_no_gram(tmp_path):
-    random = KernelQuantileRegressor(kernel=SpectralKernel(0.5, box), **SMALL).fit(*rows())
+    random = plain_regressor(kernel=SpectralKernel(0.5, box), **SMALL).fit(*rows())
     held_against_onnx(random, tmp_path / "m.onnx")
     kernel = SpectralKernel(0.5, box, lambda X, Z: np.sinc((X[:, None] - Z[None]) / np.pi).prod(axis=2))
-    exact = KernelQuantileRegressor(kernel=kernel, **(SMALL | {"n_components": "exact"})).fit(*rows())
+    exact = plain_regressor(kernel=kernel, **(SMALL | {"n_components": "exact"})).fit(*rows())
     with pytest.raises(ValueError, match=r"SpectralKernel has no formula for ONNX.*random features"):
         quernel.to_onnx(exact, tmp_path / "exact.onnx")
 
@@ -165,8 +165,8 @@ class Narrow(Gaussian):
 
 
 def test_a_subclass_has_waves_but_no_gram(tmp_path):
-    held_against_onnx(KernelQuantileRegressor(kernel=Narrow(), **SMALL).fit(*rows()), tmp_path / "m.onnx")
-    exact = KernelQuantileRegressor(kernel=Narrow(), **(SMALL | {"n_components": "exact"})).fit(*rows())
+    held_against_onnx(plain_regressor(kernel=Narrow(), **SMALL).fit(*rows()), tmp_path / "m.onnx")
+    exact = plain_regressor(kernel=Narrow(), **(SMALL | {"n_components": "exact"})).fit(*rows())
     with pytest.raises(ValueError, match="Narrow has no formula for ONNX"):
         quernel.to_onnx(exact, tmp_path / "exact.onnx")
 
@@ -174,7 +174,7 @@ def test_a_subclass_has_waves_but_no_gram(tmp_path):
 @pytest.mark.parametrize("name", ["quantiles", "upper"])
 def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
     training = prepare(sales(60).rename_columns([name, *sales(1).column_names[1:]]), ReadOptions("price"))
-    interval = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, n_components=5), 0.5, random_state=0)
+    interval = ConformalQuantileRegressor(plain_regressor(LEVELS, n_components=5), 0.5, random_state=0)
     interval.fit(training.X, training.y)
     (model,) = interval.estimators_
     with pytest.raises(ValueError, match=f"{name!r}.*Rename it"):
@@ -186,7 +186,7 @@ def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
 @pytest.mark.parametrize("name", ["", "quernel/constant0"])
 def test_a_column_whose_name_no_input_can_have_is_refused(tmp_path, name):
     training = prepare(sales(60), ReadOptions("price"))
-    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
+    model = plain_regressor(LEVELS, n_components=5).fit(training.X, training.y)
     first, *others = training.encoder.columns_
     encoder = training.encoder
     encoder.columns_ = (dataclasses.replace(first, name=name), *others)
@@ -197,7 +197,7 @@ def test_a_column_whose_name_no_input_can_have_is_refused(tmp_path, name):
 
 def test_a_table_model_without_an_interval_says_how_to_get_one():
     training = prepare(sales(60), ReadOptions("price"))
-    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
+    model = plain_regressor(LEVELS, n_components=5).fit(training.X, training.y)
     with pytest.raises(ValueError, match="fit --conformal"):
         TableModel(training.encoder, model, "price").predict_interval(sales(5))
 
@@ -232,7 +232,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     ):
         quernel.to_onnx(Gaussian(), path)
     with pytest.raises(ValueError, match="Bumps has no formula for ONNX"):
-        quernel.to_onnx(KernelQuantileRegressor(kernel=Bumps(), **SMALL).fit(*rows()), path)
+        quernel.to_onnx(plain_regressor(kernel=Bumps(), **SMALL).fit(*rows()), path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -254,9 +254,7 @@ def test_groups_are_an_input_of_the_graph(tmp_path, labels, method):
 def test_intervals_that_would_be_empty_are_points_in_the_graph(tmp_path):
     """A model that is far too wide for its calibration rows."""
     X, y = rows(300)
-    wide = KernelQuantileRegressor([0.01, 0.99], **(SMALL | {"alpha": 1.0})).fit(
-        X, y + 5 * np.random.RandomState(0).randn(300)
-    )
+    wide = plain_regressor([0.01, 0.99], **(SMALL | {"alpha": 1.0})).fit(X, y + 5 * np.random.RandomState(0).randn(300))
     model = ConformalQuantileRegressor(wide, 0.1, method="prefit").fit(X[:, :], np.zeros(300))
     scores = dataclasses.replace(model.calibration_[None], below=np.full(300, -40.0), above=np.full(300, -39.0))
     model._calibration = [(None, scores)]
@@ -268,7 +266,7 @@ def test_intervals_that_would_be_empty_are_points_in_the_graph(tmp_path):
 
 def test_intervals_that_no_graph_can_give_are_refused(tmp_path):
     X, y = rows()
-    base = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0)
+    base = ConformalQuantileRegressor(plain_regressor(LEVELS, **SMALL), 0.7, random_state=0)
     for given, message in (
         ({"density_ratio": np.exp(X[:, 0])}, r"density_ratio cannot be written as ONNX.*estimators_\[0\]"),
         ({"groups": lambda X: X[:, 0] > 0}, "groups was given to fit as a function.*input"),
@@ -298,7 +296,7 @@ def test_missing_markers_are_missing_in_the_graph(tmp_path):
     texts = ["a", "b", None, "c"] * 30
     table = pa.table({"w": texts, "y": np.arange(120) % 4 + np.arange(120) / 500})
     training = prepare(table, ReadOptions("y", missing=["?", "none"]))
-    model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
+    model = plain_regressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
     quernel.to_onnx(TableModel(training.encoder, model, "y"), tmp_path / "m.onnx")
     found = run(tmp_path / "m.onnx", w=np.array([["a"], [""], ["?"], ["none"], ["new"]], dtype=object))["quantiles"]
     np.testing.assert_allclose(found[2:4], found[1])
@@ -311,7 +309,7 @@ def test_text_and_numbers_of_other_files_are_the_same_in_the_graph(tmp_path):
     columns = {"place": rng.choice(["NA", "EU", "US"], 150), "code": rng.choice([1.0, 2.0, np.nan], 150)}
     table = pa.table(columns | {"x": rng.normal(size=150), "y": rng.normal(size=150)})
     training = prepare(table, ReadOptions("y", missing=["-999"], categorical=["code"]))
-    model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
+    model = plain_regressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
     whole = TableModel(training.encoder, model, "y")
     quernel.to_onnx(whole, tmp_path / "m.onnx")
     places, codes = ["NA", "NULL", "US", "n/a"], ["1", "1.0", "-999.0", "3"]
@@ -326,7 +324,7 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
     new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
     for log_target in (False, True):
         training = prepare(table, ReadOptions("price", log_target=log_target))
-        model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0)
+        model = plain_regressor(LEVELS, n_components=50, random_state=0)
         interval = ConformalQuantileRegressor(model, 0.75, random_state=0).fit(training.X, training.y)
         fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
@@ -374,7 +372,7 @@ def odd_table(n=120):
 def test_columns_of_all_kinds_are_fed_as_they_are_predicted_from(tmp_path, kept_as):
     table = odd_table()
     training = prepare(table, ReadOptions("y", categorical=["zip", "shop"], missing=["?"]))
-    model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+    model = plain_regressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
     model = TableModel(training.encoder, model, "y")
     quernel.to_onnx(model, tmp_path / "m.onnx")
     new = table

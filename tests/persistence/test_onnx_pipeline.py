@@ -15,12 +15,11 @@ import quernel
 from quernel import (
     ConformalQuantileRegressor,
     KernelClassifier,
-    KernelQuantileRegressor,
     KernelRegressor,
     TableEncoder,
 )
 from quernel.persistence import register_converters
-from support.models import LEVELS, SMALL, conformal_by_group, labels, rows
+from support.models import LEVELS, SMALL, conformal_by_group, labels, plain_regressor, rows
 from support.tables import sales
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -28,7 +27,7 @@ skl2onnx = pytest.importorskip("skl2onnx")
 
 X, Y = rows()
 X_NEW = rows(40, seed=1)[0]
-CURVES, MEDIAN = KernelQuantileRegressor(LEVELS, **SMALL), KernelQuantileRegressor(0.5, **SMALL)
+CURVES, MEDIAN = plain_regressor(LEVELS, **SMALL), plain_regressor(0.5, **SMALL)
 INTERVAL = ConformalQuantileRegressor(CURVES, 0.7, random_state=0)
 PIPELINES = {
     "quantiles": (make_pipeline(StandardScaler(), CURVES), Y),
@@ -93,7 +92,7 @@ def test_a_pipeline_of_a_table_takes_its_columns_by_name(tmp_path):
 def test_a_model_that_encodes_its_frame_takes_the_columns_by_name(tmp_path):
     frame = sales(200).to_pandas().dropna(subset="price")
     target, frame = frame.pop("price"), frame
-    model = KernelQuantileRegressor(LEVELS, **SMALL).fit(frame, target)
+    model = plain_regressor(LEVELS, **SMALL).fit(frame, target)
     interval = ConformalQuantileRegressor(clone(model), 0.7, random_state=0).fit(frame, target)
     for one, name in ((model, "quantiles"), (interval, "prediction")):
         quernel.to_onnx(one, tmp_path / "m.onnx", overwrite=True)

@@ -31,7 +31,6 @@ from sklearn.preprocessing import StandardScaler
 import quernel
 from quernel import (
     ConformalQuantileRegressor,
-    KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
@@ -44,7 +43,7 @@ from quernel.tables import TableEncoder
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
 from support.model_files import add, assert_refused, attributes, node, read_archive, replace, tamper, write_archive
-from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
+from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows
 from support.tables import sales
 
 X_NEW = rows(50, seed=1)[0]
@@ -69,10 +68,10 @@ def described(value):
 def test_a_model_with_landmarks_ships_without_the_matrix_of_its_features(tmp_path):
     X, y = rows(600)
     # For one level the product of projection and coefficients is what threads would divide between them.
-    one = KernelQuantileRegressor(0.5, kernel="laplacian", n_components=600, sampling="landmarks").fit(X, y)
+    one = plain_regressor(0.5, kernel="laplacian", n_components=600, sampling="landmarks").fit(X, y)
     quernel.save(one, tmp_path / "one.quernel")
     np.testing.assert_array_equal(quernel.load(tmp_path / "one.quernel").predict(X_NEW), one.predict(X_NEW))
-    model = KernelQuantileRegressor(LEVELS, n_components=300, sampling="landmarks", warm_start=True).fit(X, y)
+    model = plain_regressor(LEVELS, n_components=300, sampling="landmarks", warm_start=True).fit(X, y)
     quernel.save(model, tmp_path / "m.quernel")
     loaded = quernel.load(tmp_path / "m.quernel")
     weights = 8 * 300 * (X.shape[1] + len(LEVELS))
@@ -87,7 +86,7 @@ def test_a_model_with_landmarks_ships_without_the_matrix_of_its_features(tmp_pat
     quernel.save(loaded, tmp_path / "again.quernel")
     np.testing.assert_array_equal(quernel.load(tmp_path / "again.quernel").predict(X_NEW), model.predict(X_NEW))
     loaded.fit(X, y)  # begins anew, with features that make the kernel
-    np.testing.assert_array_equal(loaded.predict(X_NEW), KernelQuantileRegressor(
+    np.testing.assert_array_equal(loaded.predict(X_NEW), plain_regressor(
         LEVELS, n_components=300, sampling="landmarks").fit(X, y).predict(X_NEW))  # fmt: skip
 
 
@@ -169,7 +168,7 @@ def test_groups_keep_their_scores(tmp_path, labels, method):
 def test_density_ratios_given_as_numbers_are_kept(tmp_path):
     X, y = rows()
     ratio, new = np.exp(X[:, 0]), np.exp(X_NEW[:, 0])
-    model = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0)
+    model = ConformalQuantileRegressor(plain_regressor(LEVELS, **SMALL), 0.7, random_state=0)
     model.fit(X, y, density_ratio=ratio)
     quernel.save(model, tmp_path / "m.quernel")
     loaded = quernel.load(tmp_path / "m.quernel")
@@ -180,7 +179,7 @@ def test_density_ratios_given_as_numbers_are_kept(tmp_path):
 def test_functions_of_rows_are_refused_with_a_remedy(tmp_path):
     X, y = rows()
     for name in ("groups", "density_ratio"):
-        model = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0)
+        model = ConformalQuantileRegressor(plain_regressor(LEVELS, **SMALL), 0.7, random_state=0)
         model.fit(X, y, **{name: lambda X: (X[:, 0] > 0) + 1})
         with pytest.raises(TypeError, match=r"_(groups|ratio) is of the type .*<lambda>.*\(a function by an array"):
             quernel.save(model, tmp_path / "m")
@@ -258,7 +257,7 @@ def test_scores_that_do_not_fit_are_refused(tmp_path, part):
 def test_a_model_of_tables_is_kept_with_its_columns(tmp_path):
     table, new = sales(), sales(60, seed=1)
     training = prepare(table, ReadOptions("price", log_target=True))
-    model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+    model = plain_regressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
     saved = TableModel(training.encoder, model, "price", log_target=True)
     quernel.save(saved, tmp_path / "m.quernel")
     loaded = quernel.load(tmp_path / "m.quernel")
@@ -273,7 +272,7 @@ def test_a_model_of_tables_is_kept_with_its_columns(tmp_path):
 
 def test_generators_go_on_where_they_were(tmp_path):
     for maker in (np.random.default_rng, np.random.RandomState):
-        model = KernelQuantileRegressor(**(SMALL | {"random_state": maker(5)})).fit(*rows())
+        model = plain_regressor(**(SMALL | {"random_state": maker(5)})).fit(*rows())
         quernel.save(model, tmp_path / "m.quernel", overwrite=True)
         loaded = quernel.load(tmp_path / "m.quernel").random_state
         assert loaded.normal() == model.random_state.normal()
@@ -282,7 +281,7 @@ def test_generators_go_on_where_they_were(tmp_path):
 def test_names_of_columns_and_their_order_are_kept(tmp_path):
     X, y = rows()
     frame = pd.DataFrame(X, columns=["wind", "load"])
-    quernel.save(KernelQuantileRegressor(LEVELS, **SMALL).fit(frame, y), tmp_path / "m.quernel")
+    quernel.save(plain_regressor(LEVELS, **SMALL).fit(frame, y), tmp_path / "m.quernel")
     loaded = quernel.load(tmp_path / "m.quernel")
     assert loaded.feature_names_in_.tolist() == ["wind", "load"]
     with pytest.raises(ValueError, match="feature names"):
@@ -541,11 +540,11 @@ class Shadow(Gaussian):
 
 
 def test_code_of_the_user_is_refused_by_name(tmp_path):
-    model = KernelQuantileRegressor(kernel=SpectralKernel(1.0, box), **SMALL).fit(*rows())
+    model = plain_regressor(kernel=SpectralKernel(1.0, box), **SMALL).fit(*rows())
     with pytest.raises(TypeError, match=r"kernel\.sampler is of the type .*box.* never code"):
         quernel.save(model, tmp_path / "m")
     with pytest.raises(TypeError, match="Shadow"):
-        quernel.save(KernelQuantileRegressor(kernel=Shadow(1.0), **SMALL).fit(*rows()), tmp_path / "m")
+        quernel.save(plain_regressor(kernel=Shadow(1.0), **SMALL).fit(*rows()), tmp_path / "m")
     assert os.listdir(tmp_path) == []
 
 
@@ -565,7 +564,7 @@ class Narrow(Gaussian):
 
 
 def test_kernels_are_known_as_long_as_they_are_registered(tmp_path, monkeypatch):
-    model = KernelQuantileRegressor(0.5, kernel=Narrow(0.3), n_components=10, random_state=0).fit(*rows(100))
+    model = plain_regressor(0.5, kernel=Narrow(0.3), n_components=10, random_state=0).fit(*rows(100))
     with pytest.raises(
         TypeError, match=r"KernelQuantileRegressor.kernel is of the type .*Narrow, which a model file does not hold"
     ):

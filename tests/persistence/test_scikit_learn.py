@@ -27,13 +27,13 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, SplineTran
 from sklearn.svm import SVR
 
 import quernel
-from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor
+from quernel import ConformalQuantileRegressor, KernelClassifier
 from support.model_files import assert_refused, node, read_archive, replace, tamper, write_archive
-from support.models import LEVELS, SMALL, labels, rows
+from support.models import LEVELS, SMALL, labels, plain_regressor, rows
 
 X, Y = rows(80)
-CURVES = KernelQuantileRegressor(LEVELS, **SMALL)
-MEDIAN = KernelQuantileRegressor(0.5, **SMALL)
+CURVES = plain_regressor(LEVELS, **SMALL)
+MEDIAN = plain_regressor(0.5, **SMALL)
 CLASSES = KernelClassifier("logistic", **SMALL)
 FRAME = pd.DataFrame(X, columns=["a", "b"]).assign(c=np.where(X[:, 0] > 0, "u", "v"))
 COLUMNS = ColumnTransformer(
@@ -222,7 +222,7 @@ def test_categories_outside_of_the_encoded_matrix_are_refused(tmp_path, settings
 def test_generators_that_would_read_outside_of_their_buffer_are_refused(tmp_path):
     path = tmp_path / "m"
     for maker in (np.random.RandomState, lambda seed: np.random.Generator(np.random.Philox(seed))):
-        model = KernelQuantileRegressor(**(SMALL | {"random_state": maker(5)})).fit(X, Y)
+        model = plain_regressor(**(SMALL | {"random_state": maker(5)})).fit(X, Y)
         quernel.save(model, path, overwrite=True)
         whole = path.read_bytes()
         for name, forged in (("pos", 10**9), ("pos", -7), ("buffer_pos", 5), ("pool_size", 10**9)):

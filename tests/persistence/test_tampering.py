@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 import quernel
-from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+from quernel import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum, walk_nodes
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
 from support.model_files import assert_refused, node, read_archive, replace, tamper, write_archive
-from support.models import LEVELS, conformal_by_group, fitted, rows
+from support.models import LEVELS, conformal_by_group, fitted, plain_regressor, rows
 from support.tables import sales, with_times
 
 
@@ -58,7 +58,7 @@ def whole_table(tmp_path_factory):
     """The file of a model of tables, with columns of all kinds and a calibrated interval."""
     path = tmp_path_factory.mktemp("whole") / "t.quernel"
     training = prepare(with_times(sales(200)), ReadOptions("price", missing=["?"]))
-    model = KernelQuantileRegressor(LEVELS, n_components=8, random_state=0)
+    model = plain_regressor(LEVELS, n_components=8, random_state=0)
     interval = ConformalQuantileRegressor(model, 0.7, method="cv+", cv=2, random_state=0).fit(training.X, training.y)
     quernel.save(TableModel(training.encoder, interval.estimators_[0], "price", False, interval), path)
     return path.read_bytes()
@@ -117,7 +117,7 @@ def mixed():
         "sold": pd.Timestamp("2025-01-01") + pd.to_timedelta(rng.integers(0, 900, n), unit="D"),
         "garden": rng.random(n) > 0.5,
     })  # fmt: skip
-    model = KernelQuantileRegressor(LEVELS, n_components=20, alpha=1e-3, random_state=0)
+    model = plain_regressor(LEVELS, n_components=20, alpha=1e-3, random_state=0)
     return model.fit(frame, np.nan_to_num(numbers, nan=90.0) + rng.standard_normal(n)), frame
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from quernel import KernelQuantileRegressor, KernelRegressor
+from quernel import KernelRegressor
 from quernel.metrics import pinball_loss
 from quernel.plots import (
     CalibrationDisplay,
@@ -25,6 +25,7 @@ from quernel.plots import (
     QuantileFanDisplay,
 )
 from quernel.tuning.n_components import ComponentsChoice, Trial
+from support.models import plain_regressor
 
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 
@@ -48,7 +49,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def model(data):
-    return KernelQuantileRegressor(LEVELS, n_components=60, random_state=0).fit(*data)
+    return plain_regressor(LEVELS, n_components=60, random_state=0).fit(*data)
 
 
 def test_true_quantiles_lie_within_chance_and_wrong_ones_do_not():
@@ -131,7 +132,7 @@ def test_the_averaged_fan_is_a_mean_over_rows(data, model):
 
 def test_arrays_and_polars_give_the_same_fan(data, model):
     X, y = data
-    bare = KernelQuantileRegressor(LEVELS, n_components=60, random_state=0).fit(X.to_numpy(), y)
+    bare = plain_regressor(LEVELS, n_components=60, random_state=0).fit(X.to_numpy(), y)
     one = QuantileFanDisplay.from_estimator(bare, X.to_numpy(), y, 1)
     two = QuantileFanDisplay.compute(model, pl.DataFrame(X.to_dict("list")), y, "noise")
     np.testing.assert_allclose(one.curves, two.curves)
@@ -190,7 +191,7 @@ def test_the_choice_of_features_is_shown(model):
     choice = ComponentsChoice(
         500, "enough.", (Trial(125, 20.0), Trial(250, 22.0, 1.0), Trial(500, 22.5, 0.99, 0.01, 0.02)), 10, 10
     )
-    searched = KernelQuantileRegressor(LEVELS, n_components=60)
+    searched = plain_regressor(LEVELS, n_components=60)
     searched.__dict__.update(model.__dict__ | {"plan_": replace(model.plan_, n_components_choice=choice)})
     display = FeatureCountDisplay.from_estimator(searched)
     np.testing.assert_array_equal(display.loss, [np.nan, 1.0, 0.99])

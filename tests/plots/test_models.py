@@ -34,9 +34,10 @@ from quernel.plots import (
 from quernel.plots.fans import sample_rows
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
+from support.models import plain_regressor
 from support.tables import sales
 
-BASE = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+BASE = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from quernel.report.content import compute_fans, describe_choices
 from quernel.report.evaluation import EvaluationOptions, find_baselines, predict_linear, predict_unconditional
 from quernel.report.formatting import format_number, format_tick
 from support.command_line import run
+from support.models import plain_regressor
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
 from support.tables import sales
 
@@ -38,7 +39,7 @@ def held_out():
     """The held-out rows, and a model fitted to the others alone."""
     _, _, training, _, _ = made()
     train, test = held_out_rows(len(training.y), seed=3)
-    model = KernelQuantileRegressor(LEVELS, n_components=40, random_state=0).fit(training.X[train], training.y[train])
+    model = plain_regressor(LEVELS, n_components=40, random_state=0).fit(training.X[train], training.y[train])
     return training, train, test, model
 
 
@@ -221,8 +222,8 @@ def test_every_way_to_choose_says_why():
     settings = {"n_components": 30, "random_state": 0}
     searched = KernelQuantileRegressorCV([0.1, 0.9], alphas=[1e-4, 1e-2], bandwidths=[0.5], cv=3, **settings)
     ways = {
-        "each column's standard deviation": KernelQuantileRegressor([0.1, 0.9], **settings),
-        "given": KernelQuantileRegressor([0.1, 0.9], bandwidth=0.5, alpha=1e-3, noncrossing=None, **settings),
+        "each column's standard deviation": plain_regressor([0.1, 0.9], **settings),
+        "given": plain_regressor([0.1, 0.9], bandwidth=0.5, alpha=1e-3, noncrossing=None, **settings),
         "by leave-one-out error": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
         "among 2 pairs": searched,
         "has none": KernelQuantileRegressor([0.1, 0.9], kernel="linear"),
@@ -350,7 +351,7 @@ def test_weighted_fits_are_evaluated_by_models_with_the_same_weights():
     model, training = fitted(table, weights="w")
     evaluation = evaluate_by_refitting(model, training)
     train, test = held_out_rows(len(training.y))
-    again = KernelQuantileRegressor(LEVELS, n_components=40, random_state=0).fit(
+    again = plain_regressor(LEVELS, n_components=40, random_state=0).fit(
         training.X[train], training.y[train], sample_weight=training.weight[train]
     )
     np.testing.assert_allclose(evaluation.curves, again.predict(training.X[test]))

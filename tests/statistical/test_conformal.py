@@ -9,7 +9,8 @@ import pytest
 from scipy.special import ndtr
 from sklearn.base import BaseEstimator
 
-from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+from quernel import ConformalQuantileRegressor
+from support.models import plain_regressor
 
 REPETITIONS, N_TRAIN, N_CALIBRATION, N_TEST = 200, 100, 500, 500
 PROMISE = (0.895, 0.915)
@@ -83,7 +84,7 @@ def prefit(rng, n=N_CALIBRATION, **settings):
 @pytest.mark.slow
 def test_split_intervals_cover_and_those_of_the_model_do_not():
     """An overfitted kernel model, split and calibrated with 500 rows; then the same model as it is."""
-    base = KernelQuantileRegressor([0.05, 0.95], n_components=12, bandwidth=0.1, alpha=1e-6, tol=0.05, random_state=0)
+    base = plain_regressor([0.05, 0.95], n_components=12, bandwidth=0.1, alpha=1e-6, tol=0.05, random_state=0)
     raw = []
 
     def interval_of(rng, X_new):

@@ -9,9 +9,9 @@ import functools
 import numpy as np
 import pytest
 
-from quernel import KernelQuantileRegressor
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.metrics import pinball_loss
+from support.models import plain_regressor
 
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
 N, N_TEST = 4000, 20_000
@@ -46,7 +46,7 @@ def models(simulations):
     def fit(law, name, shuffled=False):
         X, y, *_ = simulations[law]
         y = np.random.default_rng(0).permutation(y) if shuffled else y
-        return KernelQuantileRegressor(LEVELS, **SETTINGS[name]).fit(X, y)
+        return plain_regressor(LEVELS, **SETTINGS[name]).fit(X, y)
 
     return fit
 
@@ -126,7 +126,7 @@ def test_errors_fall_as_rows_are_added(simulations, models, law):
     for n in (250, 1000):
         # alpha ~ 1/sqrt(n), from the value of the other tests at n = 4,000.
         settings = {**SETTINGS["random"], "alpha": 3e-5 * np.sqrt(N / n)}
-        fits = [KernelQuantileRegressor(LEVELS, **settings).fit(X[k * n : (k + 1) * n], y[k * n : (k + 1) * n])
+        fits = [plain_regressor(LEVELS, **settings).fit(X[k * n : (k + 1) * n], y[k * n : (k + 1) * n])
                 for k in range(4)]  # fmt: skip
         errors.append(np.mean([rmse(model.predict(new), truth).mean() for model in fits]))
     errors.append(rmse(models(law, "random").predict(new), truth).mean())
@@ -148,7 +148,7 @@ def test_intervals_cover_what_they_promise(simulations, models, law):
 @laws
 def test_the_distribution_function_is_uniform_at_the_outcomes(simulations, law):
     X, y, new, held_out, _ = simulations[law]
-    model = KernelQuantileRegressor(np.linspace(0.05, 0.95, 19), **SETTINGS["random"]).fit(X, y)
+    model = plain_regressor(np.linspace(0.05, 0.95, 19), **SETTINGS["random"]).fit(X, y)
     for threshold in (0.2, 0.5, 0.8):
         share = np.mean(model.predict_cdf(new, held_out) <= threshold)
         assert abs(share - threshold) <= 4 * np.sqrt(threshold * (1 - threshold) / N_TEST) + ALLOWANCE

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from quernel import KernelQuantileRegressor
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import load_wind, make_heteroscedastic
 from quernel.features import RandomFeatures
@@ -22,6 +21,7 @@ from quernel.theory import estimate_exponents, plan
 from quernel.theory.planning import calibrate_features
 from quernel.tuning.bandwidth import bandwidth_from
 from quernel.tuning.data_summary import column_scales, robust_scale
+from support.models import plain_regressor
 
 PILOT, ALL = 500, 2000
 
@@ -195,7 +195,7 @@ def test_leverage_features_of_the_pilot_are_those_of_the_fit_whatever_the_unit_o
     X, y = problem.X[:200], 1000 * problem.y[:200]
     calibrate_features(problem.made, X, y, problem.kernel, unit=1000.0, gap=0.05)
     alpha = alpha_at(problem.made, 200) / 1000
-    model = KernelQuantileRegressor(kernel=problem.kernel, n_components=20, sampling="leverage", alpha=alpha).fit(X, y)
+    model = plain_regressor(kernel=problem.kernel, n_components=20, sampling="leverage", alpha=alpha).fit(X, y)
     assert any(model.feature_map_.leverage_alpha == pytest.approx(one) for one in seen)
     assert not any(alpha * 1000 == pytest.approx(one) for one in seen)
 

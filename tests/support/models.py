@@ -43,6 +43,11 @@ KERNELS = {
 }
 
 
+def plain_regressor(*args: Any, **params: Any) -> KernelQuantileRegressor:
+    """The estimator without what other tests are about: automatic bandwidths, levels as they were fitted."""
+    return KernelQuantileRegressor(*args, **({"bandwidth": "auto", "recalibrate": False} | params))
+
+
 def rows(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 2))
@@ -55,7 +60,7 @@ def labels(X: np.ndarray, names: list[Any]) -> np.ndarray:
 
 
 def _quantiles(quantiles: Any = LEVELS, **settings: Any) -> Callable[[], Any]:
-    return lambda: KernelQuantileRegressor(quantiles, **(SMALL | settings)).fit(*rows())
+    return lambda: KernelQuantileRegressor(quantiles, **({"bandwidth": "auto"} | SMALL | settings)).fit(*rows())
 
 
 def _regressor(loss: Any, **settings: Any) -> Callable[[], Any]:

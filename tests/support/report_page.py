@@ -5,11 +5,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from quernel import KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
+from support.models import plain_regressor
 from support.tables import sales
 
 LEVELS = [0.05, 0.5, 0.95]
@@ -18,7 +18,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 def fitted(table, target="price", levels=LEVELS, **options):
     training = prepare(table, ReadOptions(target, **options))
-    estimator = KernelQuantileRegressor(levels, n_components=40, random_state=0).fit(
+    estimator = plain_regressor(levels, n_components=40, random_state=0).fit(
         training.X, training.y, sample_weight=training.weight
     )
     return TableModel(training.encoder, estimator, target, options.get("log_target", False)), training

@@ -8,7 +8,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from quernel import KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel, UnseenCategories, UnseenCategoriesWarning
 from quernel.tables import TableError, TextColumn
 from quernel.tables.csv_files import CsvOptions, model_csv_options
@@ -16,6 +15,7 @@ from quernel.tables.files import read_table
 from quernel.tables.missing_values import MISSING_MARKERS, equivalent_spellings
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
+from support.models import plain_regressor
 from support.tables import fit_encoder
 
 
@@ -122,7 +122,7 @@ def model():
     rng = np.random.default_rng(0)
     table = pa.table({"w": rng.choice(["a", "b", "c", "d"], 80), "x": rng.normal(size=80), "y": rng.normal(size=80)})
     made = prepare(table, ReadOptions("y"))
-    return TableModel(made.encoder, KernelQuantileRegressor(0.5, n_components=10).fit(made.X, made.y), "y")
+    return TableModel(made.encoder, plain_regressor(0.5, n_components=10).fit(made.X, made.y), "y")
 
 
 def test_a_column_of_unknown_categories_is_pointed_out(model):

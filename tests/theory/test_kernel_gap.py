@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from quernel import KernelQuantileRegressor, theory
+from quernel import theory
 from quernel.data import ArrayRows
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import Gaussian, Laplacian, Matern, PeriodicSpline
 from quernel.theory.kernel_gap import KernelGapOptions
+from support.models import plain_regressor
 
 KERNELS = (Gaussian, Laplacian, Matern)
 
@@ -61,7 +62,7 @@ def test_the_optimum_of_the_exact_kernel_is_always_inside_and_the_upper_end_is_n
     ratios, outside_alone = [], 0
     for seed, n in enumerate([150, 250, 400, 200, 300] * 5 + [700, 600, 800, 1500, 1000]):
         X, y, settings = problem(seed, n)
-        model = KernelQuantileRegressor(**settings).fit(X, y)
+        model = plain_regressor(**settings).fit(X, y)
         F, share = model.objective_[0], np.full(n, 1 / n)
         K, (level,) = settings["kernel"].gram(X, X), settings["quantiles"]
         least, most = exact_optimum(K, y, level, model.alpha_, share, fit_intercept=model.fit_intercept)
@@ -85,7 +86,7 @@ def weighted_problem():
 
 def test_weights_count_like_repeated_rows_and_the_optimum_is_inside():
     X, y, weight, settings = weighted_problem()
-    model = KernelQuantileRegressor(**settings).fit(X, y, weight)
+    model = plain_regressor(**settings).fit(X, y, weight)
     gap = model.kernel_gap(X, y, weight)
     F, share = model.objective_[0], weight / weight.sum()
     K, (level,) = settings["kernel"].gram(X, X), settings["quantiles"]
@@ -105,22 +106,22 @@ def test_weights_count_like_repeated_rows_and_the_optimum_is_inside():
 def test_the_unit_of_y_does_not_matter_and_levels_are_the_same_alone_or_together():
     X, y, settings = problem(0, 200)
     settings |= {"quantiles": [0.1, 0.5, 0.9], "n_components": 30, "sampling": "uniform"}
-    together = KernelQuantileRegressor(**settings).fit(X, y).kernel_gap(X, y)
-    scaled = KernelQuantileRegressor(**settings | {"alpha": settings["alpha"] / 7}).fit(X, 7 * y).kernel_gap(X, 7 * y)
+    together = plain_regressor(**settings).fit(X, y).kernel_gap(X, y)
+    scaled = plain_regressor(**settings | {"alpha": settings["alpha"] / 7}).fit(X, 7 * y).kernel_gap(X, 7 * y)
     assert scaled.upper == pytest.approx(together.upper, rel=1e-4)
     assert together.n_components == 30
     for k, level in enumerate(settings["quantiles"]):
-        alone = KernelQuantileRegressor(**settings | {"quantiles": level}).fit(X, y).kernel_gap(X, y)
+        alone = plain_regressor(**settings | {"quantiles": level}).fit(X, y).kernel_gap(X, y)
         assert alone.upper[0] == pytest.approx(together.upper[k], rel=1e-4)
 
 
 def test_the_exact_kernel_costs_nothing_and_few_features_do():
     X, y, settings = problem(1, 300)
-    exact = KernelQuantileRegressor(**settings | {"n_components": "exact"}).fit(X, y).kernel_gap(X, y)
+    exact = plain_regressor(**settings | {"n_components": "exact"}).fit(X, y).kernel_gap(X, y)
     assert np.all(exact.upper >= -1e-9)
     assert np.all(exact.upper <= 1e-5)
     few = settings | {"n_components": 5, "sampling": "uniform", "alpha": 1e-4}
-    assert np.all(KernelQuantileRegressor(**few).fit(X, y).kernel_gap(X, y).lower > 0.01)
+    assert np.all(plain_regressor(**few).fit(X, y).kernel_gap(X, y).lower > 0.01)
 
 
 def test_joint_levels_a_model_file_and_landmarks_are_bracketed(tmp_path):
@@ -128,18 +129,18 @@ def test_joint_levels_a_model_file_and_landmarks_are_bracketed(tmp_path):
 
     X, y, settings = problem(2, 200)
     settings |= {"quantiles": [0.1, 0.5, 0.9], "n_components": 40, "fit_intercept": True, "sampling": "landmarks"}
-    model = KernelQuantileRegressor(**settings).fit(X, y)
+    model = plain_regressor(**settings).fit(X, y)
     gap = model.kernel_gap(X, y)
     assert np.all(gap.lower >= -1e-7), "landmarks are in the kernel's space"
     quernel.save(model, tmp_path / "m.quernel")
     assert quernel.load(tmp_path / "m.quernel").kernel_gap(X, y).upper == pytest.approx(gap.upper, rel=1e-5)
-    joint = KernelQuantileRegressor(**settings | {"noncrossing": "joint", "sampling": "uniform"}).fit(X, y)
+    joint = plain_regressor(**settings | {"noncrossing": "joint", "sampling": "uniform"}).fit(X, y)
     assert np.all(joint.kernel_gap(X, y).lower <= joint.kernel_gap(X, y).upper)
 
 
 def test_the_similarity_bound_holds_and_is_the_looser_one():
     X, y, settings = problem(3, 200)
-    model = KernelQuantileRegressor(**settings | {"n_components": 100, "sampling": "uniform", "alpha": 1e-3}).fit(X, y)
+    model = plain_regressor(**settings | {"n_components": 100, "sampling": "uniform", "alpha": 1e-3}).fit(X, y)
     gap = model.kernel_gap(X, y)
     assert gap.similarity_rows == 200
     assert gap.lower[0] <= gap.upper[0] <= gap.similarity_bound[0] < 1, "1 is what no features at all would give"
@@ -147,7 +148,7 @@ def test_the_similarity_bound_holds_and_is_the_looser_one():
     assert alone.upper == pytest.approx(gap.similarity_bound, rel=1e-9)
     assert np.all(np.isneginf(alone.lower))
     assert "unknown to" in str(alone)
-    more = KernelQuantileRegressor(**settings | {"n_components": 20_000, "sampling": "uniform", "alpha": 1e-3})
+    more = plain_regressor(**settings | {"n_components": 20_000, "sampling": "uniform", "alpha": 1e-3})
     assert more.fit(X, y).kernel_gap(X, y).similarity_bound[0] < 0.5 * gap.similarity_bound[0]
 
 
@@ -180,7 +181,7 @@ def test_the_kernel_is_never_stored():
     rng = np.random.default_rng(0)
     X, n = rng.random((4000, 3)), 4000
     y = X[:, 0] + rng.standard_normal(n)
-    model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(X, y)
+    model = plain_regressor(0.5, n_components=20, random_state=0).fit(X, y)
     model.kernel_gap(X, y)  # what is compiled or imported on the way does not count
     tracemalloc.start()
     try:
@@ -193,19 +194,19 @@ def test_the_kernel_is_never_stored():
 
 def test_what_cannot_be_compared_is_refused_with_the_remedy():
     X, y, settings = problem(5, 150)
-    model = KernelQuantileRegressor(**settings).fit(X, y)
+    model = plain_regressor(**settings).fit(X, y)
     for wrong in ((X[:-1], y[:-1]), (X, -y), (X, y, np.arange(1, 151))):
         with pytest.raises(ValueError, match="rows, targets and weights that the model was fitted to"):
             model.kernel_gap(*wrong)
     with pytest.raises(ValueError, match=r"inconsistent|150"):
         model.kernel_gap(X, y[:-1])
     with pytest.raises(ValueError, match="linear kernel has its own features"):
-        KernelQuantileRegressor(kernel="linear").fit(X, y).kernel_gap(X, y)
-    unbounded = KernelQuantileRegressor(kernel=PeriodicSpline(1.0), n_components=20, alpha=1e-2, random_state=0)
+        plain_regressor(kernel="linear").fit(X, y).kernel_gap(X, y)
+    unbounded = plain_regressor(kernel=PeriodicSpline(1.0), n_components=20, alpha=1e-2, random_state=0)
     with pytest.raises(ValueError, match=r"K\(x, x\)|diagonal|infinite"):
         unbounded.fit(X[:, :1], y).kernel_gap(X[:, :1], y)
     with pytest.raises(Exception, match="not fitted"):
-        KernelQuantileRegressor().kernel_gap(X, y)
+        plain_regressor().kernel_gap(X, y)
 
 
 def test_a_person_reads_the_worst_level_first_rounded_outwards(capsys):
@@ -223,14 +224,14 @@ def test_a_person_reads_the_worst_level_first_rounded_outwards(capsys):
     assert low == "  level 0.1: -0.124 % to 0.000 %"
     assert high.startswith("  level 0.9: 0.1")
     X, y, settings = problem(6, 150)
-    KernelQuantileRegressor(**settings, verbose=1).fit(X, y).kernel_gap(X, y)
+    plain_regressor(**settings, verbose=1).fit(X, y).kernel_gap(X, y)
     assert "pass 1 over the rows is done" in capsys.readouterr().out
 
 
 def test_nothing_is_lost_where_landmarks_are_all_rows():
     """Then the fit on landmarks is the exact one, and the bracket closes."""
     X, y, settings = problem(7, 120)
-    model = KernelQuantileRegressor(**settings | {"n_components": 15, "sampling": "uniform"}).fit(X, y)
+    model = plain_regressor(**settings | {"n_components": 15, "sampling": "uniform"}).fit(X, y)
     gap = model.kernel_gap(X, y)
     assert Nystroem(settings["kernel"], 300, landmarks="distinct").fit(X).n_components_ == 120
     assert gap.upper[0] - gap.lower[0] <= 1e-5

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import quernel
-from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel import KernelClassifier, KernelRegressor
 from quernel.data import ArrayRows
 from quernel.kernels import PeriodicSpline
 from quernel.metrics import pinball_loss
 from quernel.tuning import alpha, holdout
+from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -31,7 +32,7 @@ def waves(n, seed):
 
 def fitted(X, y, weight=None, **settings):
     settings = {"n_components": 60, "random_state": 0} | settings
-    return KernelQuantileRegressor(settings.pop("levels", LEVELS), **settings).fit(X, y, weight)
+    return plain_regressor(settings.pop("levels", LEVELS), **settings).fit(X, y, weight)
 
 
 def loss_of(model, X, y):

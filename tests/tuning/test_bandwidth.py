@@ -11,6 +11,7 @@ from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
 from quernel.tuning import bandwidth, data_summary, holdout
+from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -39,7 +40,7 @@ def in_deviations(model, X):
 def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=100, pilot_rows_per_fold=300))
+        patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=100, pilot_rows=300))
         for name, value in {"FOLDS": 2, "MAX_ITER": 40}.items():
             patch.setattr(holdout, name, value)
         yield
@@ -52,8 +53,8 @@ def plain(small):
 
 def same(ours, theirs, rtol=1e-6):
     np.testing.assert_allclose(
-        [one.loss for one in ours.bandwidth_choice_.rounds],
-        [one.loss for one in theirs.bandwidth_choice_.rounds],
+        [one.error for one in ours.bandwidth_choice_.rounds],
+        [one.error for one in theirs.bandwidth_choice_.rounds],
         rtol=rtol,
     )
     np.testing.assert_allclose(ours.bandwidth_, theirs.bandwidth_, rtol=rtol)
@@ -74,7 +75,7 @@ def test_it_is_repeatable_and_the_model_is_that_of_its_numbers(kernel, sampling)
     first, again = (learned(X, y, kernel=kernel) for _ in range(2))
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
     settings = {"n_components": 100, "random_state": 0, "tol": 1e-3, "sampling": sampling}
-    by_hand = KernelQuantileRegressor(LEVELS, kernel=first.kernel_, alpha=first.alpha_, **settings).fit(X, y)
+    by_hand = plain_regressor(LEVELS, kernel=first.kernel_, alpha=first.alpha_, **settings).fit(X, y)
     np.testing.assert_array_equal(by_hand.predict(X), first.predict(X))
     assert by_hand.bandwidth_choice_ is None
     same(learned(X, y, kernel=kernel, random_state=1), first)  # features are drawn only for the fit
@@ -153,14 +154,14 @@ def test_a_constant_target_is_fitted():
 def test_few_rows_keep_the_automatic_bandwidths():
     X, y = table(20)
     model = learned(X, y)
-    np.testing.assert_array_equal(model.bandwidth_, KernelQuantileRegressor(random_state=0).fit(X, y).bandwidth_)
+    np.testing.assert_array_equal(model.bandwidth_, plain_regressor(random_state=0).fit(X, y).bandwidth_)
     assert "too few different rows" in str(model.bandwidth_choice_)
     same(learned(np.vstack([X] * 5), np.tile(y, 5)), model)
 
 
 def test_it_prints_kernels_and_ridge_weights(plain):
     lines = str(plain.bandwidth_choice_).splitlines()
-    assert lines[0].split()[:3] == ["bandwidths", "kernel", "held-out"]
+    assert lines[0].split()[:3] == ["bandwidths", "kernel", "leave-one-out"]
     assert [line.split()[:2] for line in lines[1:3]] == [["auto", "gaussian"], ["learned", "gaussian"]]
     assert "by ridge weight" in lines[3]
     assert lines[4].startswith("Learned bandwidths for the gaussian kernel, from 400 rows; alpha = ")
@@ -209,7 +210,7 @@ def test_quantiles_gain_from_it_where_columns_differ_and_lose_nothing_where_they
     noise = np.random.default_rng(7).standard_normal(4000)
     for target, truth, most in ((y, y_new, 0.8), (alike + noise[:1000], alike_new + noise[1000:], 1.05)):
         ours = learned(X, target, n_components=300)
-        usual = KernelQuantileRegressor(LEVELS, n_components=300, random_state=0, tol=1e-3).fit(X, target)
+        usual = plain_regressor(LEVELS, n_components=300, random_state=0, tol=1e-3).fit(X, target)
         ratio = pinball_loss(truth, ours.predict(new), LEVELS) / pinball_loss(truth, usual.predict(new), LEVELS)
         assert np.mean(ratio) < most
 

@@ -8,10 +8,11 @@ import pytest
 from benchmarks.components import DATA, compare
 from benchmarks.components import fitted as fitted_losses
 
-from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor, estimate_cost
+from quernel import KernelClassifier, KernelRegressor, estimate_cost
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, Matern, SpectralKernel
 from quernel.tuning import n_components
+from support.models import plain_regressor
 
 
 def table(n=1000, d=2, seed=0):
@@ -22,9 +23,7 @@ def table(n=1000, d=2, seed=0):
 
 def fitted(X, y, weight=None, levels=0.5, **settings):
     """A fit of low accuracy: the choice is made before it."""
-    return KernelQuantileRegressor(levels, **{"random_state": 0, "tol": 0.1, **settings}).fit(
-        X, y, sample_weight=weight
-    )
+    return plain_regressor(levels, **{"random_state": 0, "tol": 0.1, **settings}).fit(X, y, sample_weight=weight)
 
 
 def numbers(model, unit=1.0):

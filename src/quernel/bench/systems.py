@@ -157,7 +157,7 @@ def time_best(function: Callable[[], Any], repeats: int = 3) -> tuple[float, Any
 
 
 def _quernel(task: Task) -> Answer:
-    params: dict[str, Any] = {"alpha": task.alpha, "fit_intercept": task.fit_intercept}
+    params: dict[str, Any] = {"alpha": task.alpha, "fit_intercept": task.fit_intercept, "recalibrate": False}
     params |= {"bandwidth": task.bandwidth, "n_components": "exact"} if task.M is None else {"kernel": "linear"}
     model, X = KernelQuantileRegressor(task.level, **params), task.X if task.M is None else task.features
     seconds, model = time_best(lambda: model.fit(X, task.y), task.repeats)

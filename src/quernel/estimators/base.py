@@ -28,13 +28,13 @@ from quernel.estimators.validation import check_rows, refuse_large, refuse_missi
 from quernel.estimators.warm_start import WarmStart, warm_start_state
 from quernel.estimators.warnings import print_progress, reset_warning, warn_if_extrapolating, warn_not_converged
 from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, RandomFeatures
-from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
+from quernel.kernels import Kernel, Linear, resolve
 from quernel.losses import Loss
 from quernel.objective import NotFiniteError
 from quernel.solvers import SOLVERS, Solver
 from quernel.solvers.progress import listening
 from quernel.tables import TableEncoder
-from quernel.tuning.alpha import AlphaChoice, alpha_for
+from quernel.tuning.alpha import AlphaChoice, alpha_for, alpha_unit
 from quernel.tuning.bandwidth import BandwidthChoice
 from quernel.tuning.cost import refuse_if_too_large
 from quernel.tuning.data_summary import DataSummary
@@ -55,6 +55,7 @@ class KernelEstimator(BaseEstimator):
     n_components: int | str
     sampling: str | RandomFeatures
     alpha: float | str
+    alpha_scale: str = "absolute"
     fit_intercept: bool
     solver: str
     tol: float
@@ -78,6 +79,7 @@ class KernelEstimator(BaseEstimator):
             raise ValueError(f"dtype='float32' is for {able} only; got solver={self.solver!r}.")
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
             check_positive("alpha", self.alpha, instead=' or "auto"')
+        check_choice("alpha_scale", self.alpha_scale, ("absolute", "relative"))
         if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
             check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
         if self.n_components == "exact":
@@ -102,21 +104,11 @@ class KernelEstimator(BaseEstimator):
         """Validate `bandwidth` for this kernel; return the kernel, with the bandwidth set if numbers were given."""
         if isinstance(self.bandwidth, str):
             check_choice("bandwidth", self.bandwidth, ("auto", "learned"))
-            if self.bandwidth == "auto":
-                return kernel
-        if not kernel.takes_bandwidth:
-            raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at 'auto'.")
-        if not kernel.has_free_bandwidth:
-            raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
-        if isinstance(self.bandwidth, str):
-            for _, part in kernel.summands:
-                if not isinstance(part, ShiftInvariantKernel):
-                    raise ValueError(
-                        f"bandwidth='learned' needs a bandwidth in every part, which the {part.name} kernel in the sum "
-                        "does not have. Give bandwidths, or 'auto'."
-                    )
-            kernel.check_diagonal()
             return kernel
+        if not kernel.takes_bandwidth:
+            raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at its default.")
+        if not kernel.has_free_bandwidth:
+            raise ValueError("The kernel object has its own bandwidth; leave the estimator's at its default.")
         return kernel.with_bandwidth(self.bandwidth)
 
     def _read(
@@ -152,8 +144,7 @@ class KernelEstimator(BaseEstimator):
         if start.plan is not None:
             return start.plan
         with budget.planning():
-            default = self._default_alpha(data.summary, loss) if self.alpha == "auto" else None
-            return plan_fit(self, data.summary, kernel, loss, default)
+            return plan_fit(self, data.summary, kernel, loss, self._initial_alpha(data.summary, loss))
 
     def _refuse_size(self, data: FitData, kernel: Kernel, loss: Loss) -> None:
         """Raise ValueError, before any work, if memory cannot hold the fit or squares of X overflow."""
@@ -170,6 +161,16 @@ class KernelEstimator(BaseEstimator):
             )
         if not linear:
             refuse_large(summary.range, data.row_names)
+
+    def _initial_alpha(self, summary: DataSummary, loss: Loss) -> float:
+        """The alpha that was given, in units of the objective, or the one that alpha="auto" begins with."""
+        if isinstance(self.alpha, str):
+            return self._default_alpha(summary, loss)
+        return float(self.alpha) * self._alpha_unit(summary, loss)
+
+    def _alpha_unit(self, summary: DataSummary, loss: Loss) -> float:
+        """What a given alpha is multiplied by: 1 or, with alpha_scale="relative", a unit that makes it free of y's."""
+        return alpha_unit(loss, summary.target_scale) if self.alpha_scale == "relative" else 1.0
 
     def _default_alpha(self, summary: DataSummary, loss: Loss) -> float:
         """The ridge weight that alpha="auto" begins with."""

@@ -41,7 +41,6 @@ class LocationScaleOptions:
     min_rows: int = 30  # with fewer distinct rows there is no kernel part
     large: int = 5000
     pilot_rows: tuple[int, int] = (700, 800)  # rows from which bandwidths are learned: a step costs their number cubed
-    kernel_tie: float = 0.05  # the rougher kernel is taken unless its log leave-one-out error is worse by this
     landmarks: tuple[int, int] = (1000, 1000)  # Nystroem features
     folds: tuple[int, int] = (8, 5)
     rows_per_column: int = 40  # with fewer rows, bandwidths are learned again without each fold
@@ -89,11 +88,8 @@ def learn_kernel(summary: DataSummary) -> Kernel:
     sample = take_rows(sample, np.random.default_rng(0).permutation(sample.n_rows))
     with single_threaded_blas(0, 0):
         pilot = Pilot(sample, Squared(), auto_bandwidth(summary))
-        found = [pilot.fit_coarse_bandwidths(kernel, summary.scales) for kernel in KERNELS]
-        errors = np.array([one.error for one in found])
-        best = int(np.flatnonzero(errors <= errors.min() + OPTIONS.kernel_tie)[-1])
-        refined = pilot.refine_bandwidths(KERNELS[best], summary.scales, found[best])
-    return KERNELS[best].with_bandwidth(refined.bandwidth)
+        best, found = pilot.fit_bandwidths(KERNELS, summary.scales)
+    return KERNELS[best].with_bandwidth(found.bandwidth)
 
 
 def fit_location_scale(

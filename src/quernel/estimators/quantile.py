@@ -18,6 +18,7 @@ from quernel.estimators.distribution_mixin import DistributionMixin
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.kernel_gap import compute_kernel_gap
 from quernel.estimators.levels import QuantileFunction, rearrange
+from quernel.estimators.recalibration import level_shifts
 from quernel.estimators.solve import Solution, TimeBudget, evaluate_outputs
 from quernel.estimators.validation import check_levels, check_rows
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
@@ -31,6 +32,7 @@ from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.theory.kernel_gap import KernelGap
 from quernel.tuning.alpha import auto_alpha
 from quernel.tuning.data_summary import NEAR, DataSummary, snap_to_point_masses
+from quernel.tuning.plan import FitPlan
 
 Array = NDArray[np.floating]
 
@@ -63,16 +65,17 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         "arccosine" (a two-layer network with a fixed first layer), "spline" (functions of period 1 in every column),
         and "linear", which uses the columns of X as features. Kernel objects can be added and scaled:
         ``Gaussian() + 0.5 * Matern(3.0)``.
-    bandwidth : "auto", "learned", float or one float per column, default="auto"
+    bandwidth : "learned", "auto", float or one float per column, default="learned"
         Length scale of the kernel, in units of the columns: the Gaussian kernel is
         exp(-|x - z|^2 / (2 bandwidth^2)). Columns need no standardisation beforehand.
 
+        - "learned": one bandwidth per column, learned from a sample of the rows by leave-one-out error: small where
+          the quantiles vary with the column, large where they do not (automatic relevance determination). The kernel
+          and, by held-out loss, alpha are chosen with it, unless they are given; print `bandwidth_choice_`. With fewer
+          than 30 different rows, or for a kernel whose bandwidths cannot be learned, it is "auto"; `plan_` says so.
         - "auto": the median heuristic, one bandwidth per column. Each is the column's standard deviation (for a binary
           column, the distance between its two values) times 0.6 of the median distance between rows standardised in
           this way. A one-hot encoded category counts about as much as one numeric column.
-        - "learned": one bandwidth per column, learned from the data by held-out loss on up to 3,000 rows: small where
-          the quantiles vary with the column, large where they do not (automatic relevance determination). The kernel
-          and alpha are chosen with it, unless they are given; print `bandwidth_choice_`.
     n_components : int, "auto" or "exact", default="auto"
         Number of random features M.
 
@@ -103,6 +106,10 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
           error; print `alpha_choice_`. Not for the linear kernel. With ``n_components="exact"``, ``solver="admm"`` or
           ``dtype="float32"`` no smaller values than the default are tried.
         - With ``bandwidth="learned"``, "auto" chooses alpha together with the bandwidths.
+    alpha_scale : {"absolute", "relative"}, default="absolute"
+        Unit of a number given as alpha. "absolute" is the paper's lambda: its best value changes with the unit of y.
+        "relative" divides it by a robust scale of y (interquartile range / 1.349), so that the same grid of alphas
+        suits every table: ``fit(X, 1000 * y)`` then predicts 1000 times as much. `alpha_` is always the absolute one.
     fit_intercept : bool, default=True
         Whether to fit an unpenalised intercept b (the paper has none).
     noncrossing : {"rearrange", "joint", None}, default="rearrange"
@@ -138,6 +145,12 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         Whether `fit` reuses the features, bandwidth and automatic alpha of the previous call and starts from its
         coefficients, as for the same data with new rows. It starts afresh if kernel, bandwidth, n_components, sampling,
         the number of columns or the number of levels changed.
+    recalibrate : bool, default=True
+        Whether predictions of each level are shifted by a constant, `level_shift_`, such that levels hold on new rows:
+        a flexible fit is closer to its own rows than to new ones, most of all on small tables. The shift is the level's
+        quantile of leave-one-out residuals, which follow from the solution without refitting. Coefficients, objective
+        and duality gap remain those of the optimum. Nothing is shifted for out-of-core data, for fits so rigid that it
+        would not matter, and for several levels with ``noncrossing=None``. False is the paper's estimator.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the random features; pass an int for reproducible fits.
     verbose : int, default=0
@@ -150,6 +163,9 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
     coef_ : ndarray of shape (M, q)
         Coefficients u of the features, one column per level.
     intercept_ : ndarray of shape (q,)
+    level_shift_ : ndarray of shape (q,)
+        What `predict` adds to each level before levels are sorted, in units of y; see `recalibrate`. Predictions at a
+        point mass of y stay there.
     alpha_ : float
         The ridge weight used.
     alpha_choice_ : AlphaChoice or None
@@ -210,10 +226,11 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         quantiles: float | ArrayLike = 0.5,
         *,
         kernel: str | Kernel = "auto",
-        bandwidth: str | float | ArrayLike = "auto",
+        bandwidth: str | float | ArrayLike = "learned",
         n_components: int | str = "auto",
         sampling: str | RandomFeatures = "auto",
         alpha: float | str = "auto",
+        alpha_scale: str = "absolute",
         fit_intercept: bool = True,
         noncrossing: str | None = "rearrange",
         solver: str = "newton",
@@ -223,6 +240,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         max_memory: int | None = None,
         dtype: str = "float64",
         warm_start: bool = False,
+        recalibrate: bool = True,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -232,6 +250,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         self.n_components = n_components
         self.sampling = sampling
         self.alpha = alpha
+        self.alpha_scale = alpha_scale
         self.fit_intercept = fit_intercept
         self.noncrossing = noncrossing
         self.solver = solver
@@ -241,6 +260,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         self.max_memory = max_memory
         self.dtype = dtype
         self.warm_start = warm_start
+        self.recalibrate = recalibrate
         self.random_state = random_state
         self.verbose = verbose
 
@@ -285,10 +305,12 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         plan = self._plan(data, kernel, loss, start, budget)
         solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
-        return self._store(data, plan, solution, start, **self._describe_levels(levels, single, data, solution))
+        return self._store(data, plan, solution, start, **self._describe_levels(levels, single, data, plan, solution))
 
-    def _describe_levels(self, levels: Array, single: bool, data: FitData, solution: Solution) -> dict[str, Any]:
-        """Fitted attributes that only quantiles have: levels, point masses of y, crossing rate of the raw levels."""
+    def _describe_levels(
+        self, levels: Array, single: bool, data: FitData, plan: FitPlan, solution: Solution
+    ) -> dict[str, Any]:
+        """Fitted attributes that only quantiles have: levels, shifts, point masses of y, raw crossing rate."""
         summary, result = data.summary, solution.result
         masses, near = summary.point_masses + summary.centre, NEAR * summary.target_scale
         rate = 0.0
@@ -301,7 +323,12 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
             if self.noncrossing == "joint" and not self.fit_intercept:
                 tolerance = crossing_tolerance(summary.source.y, summary.source.share())
             rate = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
-        own = {"quantiles_": levels, "frequent_values_": masses, "crossing_rate_": rate}
+        shift: Array = np.zeros(len(levels))
+        if self.recalibrate and summary.in_memory and (self.noncrossing is not None or len(levels) == 1):
+            shift = level_shifts(
+                summary.source, summary.centre, Pinball(levels), plan.alpha, self.fit_intercept, solution
+            )
+        own = {"quantiles_": levels, "level_shift_": shift, "frequent_values_": masses, "crossing_rate_": rate}
         return own | {"_single": single, "_near": near}
 
     @blockwise
@@ -409,6 +436,8 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         return tags
 
     def _check_parameters(self) -> Kernel:
+        if not isinstance(self.recalibrate, bool | np.bool_):
+            raise ValueError(f"recalibrate must be True or False; got {self.recalibrate!r}.")
         check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
         if self.noncrossing == "joint" and (self.solver != "newton" or self.dtype != "float64"):
             raise ValueError(
@@ -455,14 +484,16 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         return super()._decision_function(X)
 
     def _decision_function(self, X: Array) -> Array:
-        """Phi u + b, shape (n, q), with values very close to a point mass of y set to it."""
+        """Phi u + b + shift, shape (n, q), with values very close to a point mass of y set to it, before or after."""
         curves = self._predict_unsnapped(X)
-        # Model files of early versions have no frequent_values_.
-        return (
-            snap_to_point_masses(curves, self.frequent_values_, self._near)
-            if hasattr(self, "frequent_values_")
-            else curves
-        )
+        # Model files of early versions have neither point masses nor shifts.
+        masses = getattr(self, "frequent_values_", np.empty(0))
+        snapped = snap_to_point_masses(curves, masses, self._near) if len(masses) else curves
+        shift = getattr(self, "level_shift_", None)
+        if shift is None or not shift.any():
+            return snapped
+        shifted = snap_to_point_masses(curves + shift, masses, self._near)
+        return np.where(np.isin(snapped, masses), snapped, shifted) if len(masses) else shifted
 
     def _curves(self, X: Array) -> Array:
         """Predictions at the fitted levels, (n, q), in their given order; sorted unless `noncrossing` is None."""

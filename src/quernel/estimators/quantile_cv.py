@@ -61,6 +61,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         Values of alpha to try. None is the paper's grid, 10^(s/2) for s = 2, ..., -20, divided by a robust scale of y.
         It is searched from large to small, until held-out loss is 10 % above its minimum; values that were not tried
         have a score of -inf.
+    alpha_scale : {"absolute", "relative"}, default="absolute"
+        Unit of the values given as `alphas`: "relative" divides them by a robust scale of y, as is done for None.
     bandwidths : "auto", "learned", a list or None, default=None
         Bandwidths to try. None or "auto": 0.5, 1 and 2 times the automatic ones. "learned": 0.5, 1 and 2 times those of
         ``bandwidth="learned"``; these are learned from all rows, so that `best_score_` is slightly optimistic. A list
@@ -75,7 +77,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         Whether to apply the one-standard-error rule: choose the largest alpha whose loss is within one standard error
         (between splits) of the lowest, for a smoother model that is not clearly worse.
     kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_seconds, max_memory, dtype, \
-    random_state, verbose :
+    recalibrate, random_state, verbose :
         As in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the final fit
         chooses its own number. The search uses the Newton solver with a relative duality gap of 1e-3. With an integer
         `random_state` it uses the same random features as the final fit, the first 300 of them for "auto".
@@ -122,6 +124,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         quantiles: float | ArrayLike = 0.5,
         *,
         alphas: ArrayLike | None = None,
+        alpha_scale: str = "absolute",
         bandwidths: Any = None,
         cv: Any = 5,
         one_standard_error: bool = False,
@@ -136,11 +139,13 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         max_seconds: float | None = None,
         max_memory: int | None = None,
         dtype: str = "float64",
+        recalibrate: bool = True,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
         self.quantiles = quantiles
         self.alphas = alphas
+        self.alpha_scale = alpha_scale
         self.bandwidths = bandwidths
         self.cv = cv
         self.one_standard_error = one_standard_error
@@ -155,6 +160,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         self.max_seconds = max_seconds
         self.max_memory = max_memory
         self.dtype = dtype
+        self.recalibrate = recalibrate
         self.random_state = random_state
         self.verbose = verbose
 
@@ -202,7 +208,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             chosen, search = self._search(kernel, data.summary, loss, counts, groups)
             plan = plan_features(self, data.summary, loss, chosen)
         solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
-        own = self._describe_levels(levels, single, data, solution)
+        own = self._describe_levels(levels, single, data, plan, solution)
         return self._store(data, plan, solution, start, **own, **search)
 
     def _check_parameters(self) -> Kernel:
@@ -236,7 +242,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         splits = read_splits(self.cv, source.X, source.y + summary.centre, counts, groups, rng)
         if self.one_standard_error and len(splits) < 2:
             raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
-        alphas = ALPHAS / summary.target_scale if self.alphas is None else np.array(self.alphas, dtype=float)
+        given = None if self.alphas is None else np.array(self.alphas, dtype=float) * self._alpha_unit(summary, loss)
+        alphas = ALPHAS / summary.target_scale if given is None else given
         default = self._default_alpha(summary, loss)
         kernels, learned = self._kernel_grid(kernel, summary, loss, default)
         makers = [partial(self._map_for_search, source, summary.mean, one, seed, default) for one in kernels]

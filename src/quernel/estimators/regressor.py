@@ -47,6 +47,9 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         rescaling y rescales the predictions of a default fit. It is halved from 2,000 distinct rows on, and again for
         every factor of four in their number. From 30 to 2,000 distinct rows it is chosen by held-out loss, near that
         constant; print `alpha_choice_`.
+    alpha_scale : {"absolute", "relative"}, default="absolute"
+        Unit of a number given as alpha. "relative" multiplies it by the mean of loss(s) and loss(-s), times 2 / s^2,
+        for a robust scale s of y, so that it means the same whatever the unit of y.
 
     Attributes
     ----------
@@ -82,6 +85,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         n_components: int | str = "auto",
         sampling: str | RandomFeatures = "auto",
         alpha: float | str = "auto",
+        alpha_scale: str = "absolute",
         fit_intercept: bool = True,
         solver: str = "newton",
         tol: float = 1e-6,
@@ -99,6 +103,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         self.n_components = n_components
         self.sampling = sampling
         self.alpha = alpha
+        self.alpha_scale = alpha_scale
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.tol = tol

@@ -34,7 +34,7 @@ MAGIC = b"quernel checkpoint\n"
 # Relative tolerance of numbers in fingerprints: the same rows, summed in other blocks, differ by rounding.
 ROUNDING = 1e-9
 # Parameters left out of the fingerprint: they change how far or how fast a fit goes, not its solution.
-NOT_COMPARED = ("max_iter", "max_seconds", "max_memory", "verbose", "tol", "warm_start")
+NOT_COMPARED = ("max_iter", "max_seconds", "max_memory", "verbose", "tol", "warm_start", "recalibrate")
 
 
 class Checkpoint:
@@ -191,8 +191,8 @@ class WarmStart:
         if not can_warm_start(model, summary.n_columns, loss.n_columns):
             return cls(path=path)
         plan: FitPlan = model.plan_
-        if model.alpha != "auto" and plan.alpha != model.alpha:
-            plan = replace(plan, alpha=float(model.alpha), alpha_reason="given", alpha_choice=None)
+        if model.alpha != "auto" and plan.alpha != (alpha := model._initial_alpha(summary, loss)):
+            plan = replace(plan, alpha=alpha, alpha_reason="given", alpha_choice=None)
         initial = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
         return cls(plan, model.feature_map_, initial, path)
 

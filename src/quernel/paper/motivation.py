@@ -189,7 +189,7 @@ def measure_cost(task: Task, rng: np.random.Generator) -> list[Row]:
     chooser = RandomFeatures(kernel, COST_SETTINGS.chooser_features, random_state=rng).fit(X)
     alphas = ALPHAS[ALPHAS > 1e-7]
     fits = fit_ridge_path(chooser, ArrayRows(X[:n], y[:n]), Pinball(np.array([0.5])), alphas)
-    params: dict[str, Any] = {"kernel": kernel, "fit_intercept": False}
+    params: dict[str, Any] = {"kernel": kernel, "bandwidth": "auto", "recalibrate": False, "fit_intercept": False}
     params["alpha"] = float(alphas[fits.select_on(X[validation], y[validation])])
     rows: list[Row] = []
     for count in counts:

@@ -251,21 +251,31 @@ def quantiles_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -
 
 
 def _raw_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
-    """Return Phi u + b, shape (n, q), snapped to the point masses of the target; curves may cross."""
+    """Return Phi u + b, shifted and snapped to the point masses of the target, shape (n, q); curves may cross."""
     raw = feature_map_dot(model.feature_map_, x, model.coef_) + model.intercept_
-    return _snap_to_point_masses(model, raw, model._near)
+    shift = getattr(model, "level_shift_", np.zeros(1))
+    if not shift.any():
+        return _snap_to_point_masses(model, raw, model._near)
+    return _snap_to_point_masses(
+        model, raw, model._near, elsewhere=_snap_to_point_masses(model, raw + shift, model._near)
+    )
 
 
-def _snap_to_point_masses(model: KernelQuantileRegressor, raw: Tensor, tolerance: float) -> Tensor:
-    """Replace predictions within `tolerance` of a point mass by it, as `data_summary.snap_to_point_masses` does."""
-    values = np.asarray(getattr(model, "frequent_values_", []))
+def _snap_to_point_masses(
+    model: KernelQuantileRegressor, raw: Tensor, tolerance: float, elsewhere: Tensor | None = None
+) -> Tensor:
+    """Replace predictions within `tolerance` of a point mass by it, as `data_summary.snap_to_point_masses` does.
+
+    Others are left as they are or, if it is given, taken from `elsewhere`.
+    """
+    values, others = np.asarray(getattr(model, "frequent_values_", [])), raw if elsewhere is None else elsewhere
     if not len(values):
-        return raw
+        return others
     apply = raw.graph.apply
     distance = absolute(apply("Unsqueeze", raw, np.array([2])) - values)  # (n, q, number of values)
     nearest = apply("Gather", values, apply("ArgMin", distance, axis=2, keepdims=0))
     close = apply("LessOrEqual", apply("ReduceMin", distance, np.array([2]), keepdims=0), np.float64(tolerance))
-    return where(close, nearest, raw)
+    return where(close, nearest, others)
 
 
 def _sorted_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def choose_alpha(
     """
     if not OPTIONS.min_rows <= summary.n_distinct < OPTIONS.max_rows:
         return None
-    if loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
+    if loss.margin or isinstance(kernel, Linear) or not has_gram(kernel):
         return None
     sample = deduplicated_sample(summary.sample, OPTIONS.max_rows)
     share = sample.share()
@@ -134,7 +134,7 @@ def choose_alpha(
     return AlphaChoice(usual * OPTIONS.step ** trials.select(), usual, tried, sample.n_rows)
 
 
-def _has_gram(kernel: Kernel) -> bool:
+def has_gram(kernel: Kernel) -> bool:
     """Whether k(x, z) can be evaluated, as Nystroem features need; some kernels have random features only."""
     try:
         kernel.check_diagonal()
@@ -147,7 +147,7 @@ class _AlphaSearch:
     """Cross-validated losses by row, `losses[power]` of shape (n,), of fits with alpha = usual * step^power."""
 
     def __init__(self, folds: list[Fold], kernel: Kernel, usual: float, least: int) -> None:
-        self.folds, self.kernel, self.usual, self.least = folds, kernel, usual, least
+        self.folds, self.usual, self.least = [fold.map_rows(kernel) for fold in folds], usual, least
         weight = np.concatenate([np.asarray(fold.held_out.weight) for fold in folds])
         self.share = weight / weight.sum()
         self.losses: dict[int, Array] = {}
@@ -167,7 +167,7 @@ class _AlphaSearch:
     def _evaluate(self, powers: list[int]) -> None:
         """Fit every fold at these powers and record the losses of its held-out rows."""
         alphas = self.usual * OPTIONS.step ** np.array(powers, dtype=float)
-        losses = np.hstack([fold.losses(self.kernel, alphas) for fold in self.folds])
+        losses = np.hstack([fold.losses(alphas) for fold in self.folds])
         if not stop_requested():  # otherwise the solver was cut short
             self.losses.update(zip(powers, losses, strict=True))
 

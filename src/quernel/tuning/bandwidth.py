@@ -1,12 +1,13 @@
 """Bandwidths: the median heuristic of bandwidth="auto", and bandwidth="learned".
 
-Learned are one bandwidth per column, a matching alpha and, if kernel="auto", the kernel. On a sample of distinct rows:
+Learned are one bandwidth per column, a matching alpha and, if kernel="auto", the kernel. On samples of distinct rows:
 
 1. For each candidate kernel, bandwidths minimise the leave-one-out error of kernel ridge regression (`krr_pilot`), by
-   L-BFGS with gradients. Its targets are y and, for quantile levels, also the absolute residuals, so that columns that
-   affect only the spread of y count. The last kernel that is not clearly worse than the best is chosen.
-2. These and the automatic bandwidths are compared by the held-out loss of actual fits, at several alphas, on rows used
-   by neither. A few more alphas are tried with the better of the two.
+   L-BFGS with gradients. The last kernel that is not clearly worse than the best is chosen, on large tables by the
+   error of ridge regression on landmarks of many more rows. Its bandwidths are refined; targets are then y and, for
+   quantile levels, also the absolute residuals, so that columns that affect only the spread of y count.
+2. The automatic bandwidths are kept if their leave-one-out error is not worse.
+3. Alphas are compared by the held-out loss of actual fits with the chosen bandwidths.
 
 The chosen alpha is in units of the full data: alpha * n_rows is kept constant between a fold and all rows, since a
 penalty on the mean loss that suits few rows is too strong for many.
@@ -19,20 +20,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from quernel._threads import single_threaded_blas
+from quernel.data import ArrayRows
+from quernel.features import Nystroem
 from quernel.features.sampling import distinct_rows
 from quernel.kernels import Kernel
 from quernel.losses import Loss, weighted_quantiles
 from quernel.solvers.progress import stop_requested
 from quernel.tuning.alpha import alpha_equivalent_to_krr
 from quernel.tuning.data_summary import DataSummary, deduplicated_sample, robust_scale, take_rows
-from quernel.tuning.holdout import Fold, iter_folds, representative_levels
-from quernel.tuning.krr_pilot import LooResult, Pilot
+from quernel.tuning.holdout import Fold, MappedFold, iter_folds, representative_levels
+from quernel.tuning.krr_pilot import RIDGES, LooResult, Pilot, as_2d, winsorize
 
 Array = NDArray[np.floating]
 
@@ -45,16 +49,23 @@ class BandwidthOptions:
     distance_rows: int = 1000  # distinct rows whose pairwise distances give that median
     max_rows: int = 3000  # distinct rows in the sample from which bandwidths are learned
     min_rows: int = 30  # with fewer the automatic bandwidths are kept
-    pilot_rows: int = 1000  # training rows of the descent, whose steps cost their number cubed, of a single split ...
-    pilot_rows_per_fold: int = 700  # ... and for each of several folds
-    kernel_tie: float = 0.05  # the last kernel whose log leave-one-out error is within this of the lowest is chosen
-    tie: float = 0.01  # learned bandwidths win unless their held-out loss is worse by this fraction
+    pilot_rows: int = 700  # training rows of the descent, whose steps cost their number cubed
+    # From so many distinct rows on, kernels are compared on up to `compared_rows`, of which this fraction is held out,
+    # with so many landmarks.
+    compared_from: int = 5000
+    compared_rows: int = 8000
+    compared_held_out: float = 0.25
+    compared_landmarks: int = 400
+    # Learned bandwidths win if their log leave-one-out error is lower than that of the automatic ones by this, times
+    # the number of columns per row.
+    parameter_cost: float = 2.0
     n_landmarks: int = 500  # of the Nystroem features of the fits whose held-out loss is compared
-    # Alphas of these fits, as multiples of the one equivalent to the ridge found by leave-one-out: the first group,
-    # then smaller ones for as long as the smallest is the best, since small alphas take longest. Most are above 1,
-    # because outer quantiles need more regularisation than the mean.
-    alpha_factors: tuple[tuple[float, ...], ...] = ((316.0, 31.6, 3.16), (0.316,), (0.0316,))
-    neighbour_factors: tuple[float, ...] = (3.16, 0.316)  # tried last, as multiples of the best alpha
+    # Alphas of these fits, as multiples of the one equivalent to the ridge found by leave-one-out: the first two, then
+    # smaller or larger ones for as long as the last is the best. Most are above 1, because outer quantiles need more
+    # regularisation than the mean.
+    first_factors: tuple[float, ...] = (10.0, 3.16)
+    smaller_factors: tuple[float, ...] = (1.0, 0.316, 0.1, 0.0316)
+    larger_factors: tuple[float, ...] = (31.6, 100.0, 316.0)
 
 
 OPTIONS = BandwidthOptions()
@@ -62,13 +73,13 @@ OPTIONS = BandwidthOptions()
 
 @dataclass(frozen=True)
 class Round:
-    """A candidate: kernel name, bandwidths and held-out loss.
+    """A candidate: mean squared leave-one-out error of kernel ridge regression, in variances of y; bandwidths; kernel.
 
     Bandwidths are relative to the scales of their columns: standard deviations or, for binary columns, the distance
     between the two values.
     """
 
-    loss: float
+    error: float
     bandwidth: tuple[float, ...]
     kernel: str = ""
 
@@ -111,11 +122,11 @@ class BandwidthChoice:
         if self.rounds:
             wide = max(len("kernel"), *(len(one.kernel) for one in self.rounds))
             lines.append(
-                f"bandwidths  {'kernel':<{wide}}  held-out loss  in standard deviations (of two values: their distance)"
+                f"bandwidths  {'kernel':<{wide}}  leave-one-out error  in standard deviations (binary: distance)"
             )
             for k, one in enumerate(self.rounds):
                 widths = "  ".join(f"{width:.3g}" for width in one.bandwidth)
-                lines.append(f"{'learned' if k else 'auto':<10}  {one.kernel:<{wide}}  {one.loss:>13.4g}  {widths}")
+                lines.append(f"{'learned' if k else 'auto':<10}  {one.kernel:<{wide}}  {one.error:>19.4g}  {widths}")
         if self.alphas:
             tried = ", ".join(f"{loss:.4g} at {alpha:.1e}" for alpha, loss in self.alphas)
             lines.append(f"Held-out loss of fits by ridge weight: {tried}.")
@@ -143,56 +154,77 @@ def learn_bandwidth(
     with single_threaded_blas(0, 0):
         few_levels = representative_levels(loss)
         folds = [Fold(*parts, few_levels, fit_intercept, OPTIONS.n_landmarks) for parts in iter_folds(sample)]
-        size = OPTIONS.pilot_rows if len(folds) == 1 else OPTIONS.pilot_rows_per_fold
-        pilots = [
-            Pilot(take_rows(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, automatic)
-            for fold in folds
-        ]
-        # For each kernel one result per fold: bandwidths learned on another fold would have seen the held-out rows.
-        learned = [[pilot.fit_bandwidths(kernel, unit) for pilot in pilots] for kernel in kernels]
-        errors = np.array([np.mean([found.error for found in each]) for each in learned])
-        kernel_index = int(np.flatnonzero(errors <= errors.min() + OPTIONS.kernel_tie)[-1])
-        candidates = [
-            _Candidate(folds, kernels[0], [pilot.fit_default(kernels[0]) for pilot in pilots], summary.n_distinct),
-            _Candidate(folds, kernels[kernel_index], learned[kernel_index], summary.n_distinct),
-        ]
-        for candidate in candidates:
-            if alpha_is_open:
-                candidate.search_alphas()
-            else:
-                candidate.evaluate([alpha])
-        if not all(candidate.tried for candidate in candidates):
-            reason = "The automatic bandwidths: the time limit ended the search for better ones"
-            return BandwidthChoice(tuple(automatic.tolist()), alpha, reason)
-        best = int(candidates[1].loss <= (1 + OPTIONS.tie) * candidates[0].loss)
-        if alpha_is_open:
-            candidates[best].evaluate([factor * candidates[best].alpha for factor in OPTIONS.neighbour_factors])
-    chosen = candidates[best]
+        first = folds[0].train
+        pilot = Pilot(take_rows(first, np.arange(min(OPTIONS.pilot_rows, first.n_rows))), few_levels, automatic)
+        compare = None
+        if summary.n_distinct >= OPTIONS.compared_from:
+            rows = deduplicated_sample(summary.sample, OPTIONS.compared_rows)
+            compare = partial(nystroem_errors, rows, few_levels)
+        best, learned = pilot.fit_bandwidths(kernels, unit, compare=compare)
+        default = pilot.fit_default(kernels[0])
+        errors = pilot.error(kernels[0], default), pilot.error(kernels[best], learned)
+        # Each bandwidth is a parameter that was fitted to these errors.
+        is_better = errors[1] * np.exp(OPTIONS.parameter_cost * summary.n_columns / len(pilot.X)) <= errors[0]
+        chosen = _Candidate(
+            folds, *((kernels[best], learned) if is_better else (kernels[0], default)), summary.n_distinct
+        )
+        if alpha_is_open and not stop_requested():
+            chosen.search_alphas()
+    if alpha_is_open and not chosen.tried:
+        reason = "The automatic bandwidths: the time limit ended the search for better ones"
+        return BandwidthChoice(tuple(automatic.tolist()), alpha, reason)
     return BandwidthChoice(
         tuple(chosen.bandwidth.tolist()),
-        chosen.alpha,
-        f"{'Learned' if best else 'Automatic'} bandwidths for the {chosen.kernel.full_name} kernel, "
+        chosen.alpha if alpha_is_open else alpha,
+        f"{'Learned' if is_better else 'Automatic'} bandwidths for the {chosen.kernel.full_name} kernel, "
         f"from {sample.n_rows:,} rows",
-        tuple(Round(one.loss, tuple((one.bandwidth / unit).tolist()), one.kernel.full_name) for one in candidates),
-        best,
+        (
+            Round(errors[0], tuple((automatic / unit).tolist()), kernels[0].full_name),
+            Round(errors[1], tuple((learned.bandwidth / unit).tolist()), kernels[best].full_name),
+        ),
+        int(is_better),
         tuple(sorted(chosen.tried.items())) if alpha_is_open else (),
         sample.n_rows,
-        kernel_index if best else 0,
+        best if is_better else 0,
     )
 
 
-class _Candidate:
-    """A kernel with the bandwidths found in each fold, and held-out losses `tried[alpha]`.
+def nystroem_errors(rows: ArrayRows, loss: Loss, kernels: list[Kernel]) -> list[float]:
+    """Log held-out squared error of ridge regression on landmarks of each kernel, with the best ridge, on many rows.
 
-    Alphas refer to all `n_rows` rows; a fold of m training rows is fitted with alpha * n_rows / m. `bandwidth` is the
-    geometric mean over the folds.
+    Leave-one-out on the rows of a pilot favours smooth kernels: the detail that rough ones can use takes more rows.
+    """
+    y, share = as_2d(rows.y), rows.share()
+    y = y if loss.margin else winsorize(y, share)
+    test = np.random.default_rng(0).permutation(rows.n_rows) < OPTIONS.compared_held_out * rows.n_rows
+    middle = share[~test] @ y[~test] / share[~test].sum()
+    errors = []
+    for kernel in kernels:
+        landmarks = Nystroem(kernel, OPTIONS.compared_landmarks, landmarks="distinct").fit(rows.X[~test])
+        Phi = landmarks.transform(rows.X)
+        values, vectors = np.linalg.eigh(Phi[~test].T @ (share[~test, None] * Phi[~test]))
+        across = vectors.T @ (Phi[~test].T @ (share[~test, None] * (y[~test] - middle)))
+        on_test = Phi[test] @ vectors
+        residuals = (
+            y[test] - middle - on_test @ (across / (np.maximum(values, 0) + ridge / rows.n_rows)[:, None])
+            for ridge in RIDGES
+        )
+        errors.append(np.log(min(float(share[test] @ np.sum(one**2, axis=1)) for one in residuals) + 1e-300))
+    return errors
+
+
+class _Candidate:
+    """A kernel with its bandwidths, and held-out losses `tried[alpha]` of fits with it.
+
+    Alphas refer to all `n_rows` rows; a fold of m training rows is fitted with alpha * n_rows / m.
     """
 
-    def __init__(self, folds: list[Fold], kernel: Kernel, found: list[LooResult], n_rows: int) -> None:
+    def __init__(self, folds: list[Fold], kernel: Kernel, found: LooResult, n_rows: int) -> None:
         self.folds, self.kernel, self.found, self.n_rows = folds, kernel, found, n_rows
         weight = np.array([np.sum(np.asarray(fold.held_out.weight)) for fold in folds])
         self.weight = weight / weight.sum()
-        self.bandwidth = np.exp(np.mean([np.log(one.bandwidth) for one in found], axis=0))
+        self.bandwidth = found.bandwidth
+        self.mapped: list[MappedFold] = []
         self.tried: dict[float, float] = {}
 
     @property
@@ -200,29 +232,22 @@ class _Candidate:
         """The best alpha so far."""
         return min(self.tried, key=lambda one: self.tried[one])
 
-    @property
-    def loss(self) -> float:
-        """Held-out loss at the best alpha so far."""
-        return self.tried[self.alpha]
-
     def search_alphas(self) -> None:
-        """Evaluate alphas from large to small, until smaller ones are no better."""
-        suggested = [
-            _equivalent_alpha(fold, one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)
-        ]
+        """Evaluate smaller or larger alphas than the first, until they are no better."""
+        self.mapped = [fold.map_rows(self.kernel.with_bandwidth(self.bandwidth)) for fold in self.folds]
+        suggested = [_equivalent_alpha(fold, self.found) * fold.train.n_rows for fold in self.folds]
         middle = float(np.exp(self.weight @ np.log(suggested))) / self.n_rows
-        for factors in OPTIONS.alpha_factors:
-            self.evaluate([middle * factor for factor in factors])
-            if stop_requested() or self.alpha > min(self.tried):
-                break
+        self.evaluate([middle * factor for factor in OPTIONS.first_factors])
+        for factors, end in ((OPTIONS.smaller_factors, min), (OPTIONS.larger_factors, max)):
+            for factor in factors:
+                if stop_requested() or self.alpha != end(self.tried):
+                    break
+                self.evaluate([middle * factor])
 
     def evaluate(self, alphas: list[float]) -> None:
         """Fit every fold at these alphas and record the mean held-out losses."""
         losses = self.weight @ [
-            fold.mean_losses(
-                self.kernel.with_bandwidth(one.bandwidth), np.array(alphas) * self.n_rows / fold.train.n_rows
-            )
-            for fold, one in zip(self.folds, self.found, strict=True)
+            mapped.mean_losses(np.array(alphas) * self.n_rows / mapped.fold.train.n_rows) for mapped in self.mapped
         ]
         if not stop_requested():  # otherwise the solver was cut short
             self.tried.update(zip(alphas, losses.tolist(), strict=True))

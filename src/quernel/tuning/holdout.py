@@ -1,7 +1,7 @@
 """Held-out losses of quantile (or other) fits on small samples, by which hyperparameters are chosen.
 
-`data_summary.deduplicated_sample` -> `iter_folds` -> `Fold.losses`. Sample and folds depend only on the values and
-weights of rows.
+`data_summary.deduplicated_sample` -> `iter_folds` -> `Fold.map_rows` -> `MappedFold.losses`. Sample and folds depend
+only on the values and weights of rows.
 """
 
 from __future__ import annotations
@@ -48,19 +48,33 @@ class Fold:
     n_components: int
     tol: float = TOL
 
-    def losses(self, kernel: Kernel, alphas: Array) -> Array:
-        """Loss of every held-out row, averaged over outputs, for each alpha: shape (n_alphas, n_held_out)."""
+    def map_rows(self, kernel: Kernel) -> MappedFold:
+        """The fold with its features, from which any number of alphas can be fitted."""
         features = Nystroem(kernel, self.n_components, landmarks="distinct")
-        rows = InMemoryDesign(self.train, features=features.fit_transform(self.train.X))
-        problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
-        grid = paths.solve(problem, alphas, tol=self.tol, max_iter=MAX_ITER)
-        offset, sign = self.loss.margin_transform(as_2d(self.held_out.y))
-        residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
-        return np.array([self.loss.value(one).mean(axis=1) for one in residuals])
+        return MappedFold(self, features.fit_transform(self.train.X), features.transform(self.held_out.X))
 
-    def mean_losses(self, kernel: Kernel, alphas: Array) -> Array:
+
+@dataclass(frozen=True, eq=False)
+class MappedFold:
+    """A fold, and the features (m, M) of its training rows and of those that are held out."""
+
+    fold: Fold
+    train: Array
+    held_out: Array
+
+    def losses(self, alphas: Array) -> Array:
+        """Loss of every held-out row, averaged over outputs, for each alpha: shape (n_alphas, n_held_out)."""
+        fold = self.fold
+        rows = InMemoryDesign(fold.train, features=self.train)
+        problem = Problem(rows, fold.loss, 1.0, fit_intercept=fold.fit_intercept)
+        grid = paths.solve(problem, alphas, tol=fold.tol, max_iter=MAX_ITER)
+        offset, sign = fold.loss.margin_transform(as_2d(fold.held_out.y))
+        residuals = (offset - sign * f for f in grid.predict(self.held_out))
+        return np.array([fold.loss.value(one).mean(axis=1) for one in residuals])
+
+    def mean_losses(self, alphas: Array) -> Array:
         """Weighted mean held-out loss for each alpha, shape (n_alphas,)."""
-        return self.losses(kernel, alphas) @ self.held_out.share()
+        return self.losses(alphas) @ self.fold.held_out.share()
 
 
 def iter_folds(sample: ArrayRows, groups: Index | None = None) -> Iterator[tuple[ArrayRows, ArrayRows]]:

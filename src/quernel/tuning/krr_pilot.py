@@ -12,8 +12,9 @@ as a cheap proxy of the loss: only the bandwidths, and a scale for alpha, are ta
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,8 @@ APART = 1.0
 # Stages of `Pilot.fit_bandwidths`: COARSE_STEPS iterations on COARSE rows, which are cheap, then STEPS on all rows,
 # then SPREAD_STEPS with the absolute residuals as a second target.
 COARSE, COARSE_STEPS, STEPS, SPREAD_STEPS = 350, 12, 5, 6
+# The last kernel whose log error is within this of the lowest is chosen.
+KERNEL_TIE = 0.05
 # Winsorize targets at this many robust scales from the median: squared error is sensitive to outliers.
 WINSORIZE_AT = 8.0
 
@@ -201,6 +204,17 @@ class LooResult:
     error: float
 
 
+class Learned(NamedTuple):
+    """The index of the chosen kernel, and its bandwidths."""
+
+    kernel: int
+    found: LooResult
+
+
+# Log errors of kernels that have their bandwidths.
+Compare = Callable[[list[Kernel]], list[float]]
+
+
 def first_bandwidth(kernel: Kernel, bandwidth: Array, X: Array) -> Array:
     """Scale these bandwidths such that the median of k(x, z) over pairs of rows is TYPICAL, by bisection."""
     some = X[:FEW]
@@ -239,12 +253,19 @@ class Pilot:
         """Automatic bandwidths with the best ridge for them."""
         return self._loo(kernel).select_ridge()
 
-    def fit_bandwidths(self, kernel: Kernel, unit: Array) -> LooResult:
-        """Learn one bandwidth per column: from y first, then, for quantile levels, from |residual| along with it.
+    def fit_bandwidths(self, kernels: Sequence[Kernel], unit: Array, *, compare: Compare | None = None) -> Learned:
+        """Choose one of the kernels, the last whose error is about the lowest, and learn one bandwidth per column.
 
-        `unit` of shape (d,) are the scales of the columns.
+        Bandwidths of every kernel are learned from a few rows. Those of the chosen one are refined on all rows of the
+        pilot: from y first, then, for quantile levels, from |residual| along with it. `unit` of shape (d,) are the
+        scales of the columns; `compare` gives the log errors of kernels with bandwidths on more rows, if there are any.
         """
-        return self.refine_bandwidths(kernel, unit, self.fit_coarse_bandwidths(kernel, unit))
+        found = [self.fit_coarse_bandwidths(kernel, unit) for kernel in kernels]
+        errors = [one.error for one in found]
+        if compare is not None and len(kernels) > 1:
+            errors = compare([kernel.with_bandwidth(one.bandwidth) for kernel, one in zip(kernels, found, strict=True)])
+        best = int(np.flatnonzero(np.array(errors) <= min(errors) + KERNEL_TIE)[-1])
+        return Learned(best, self.refine_bandwidths(kernels[best], unit, found[best]))
 
     def fit_coarse_bandwidths(self, kernel: Kernel, unit: Array) -> LooResult:
         """Bandwidths learned from y on the first few rows; enough to compare kernels."""
@@ -260,6 +281,11 @@ class Pilot:
         size = np.abs(loo.errors(found)[0])
         both = replace(loo, targets=(*loo.targets, Target(size - self.share @ size, self.spread_weight)))
         return both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], steps=SPREAD_STEPS)
+
+    def error(self, kernel: Kernel, found: LooResult) -> float:
+        """Weighted mean squared leave-one-out error of y, whose standard deviation is 1, with these bandwidths."""
+        of_y = replace(found, ridges=found.ridges[:1])
+        return float(np.mean(self.share @ self._loo(kernel).errors(of_y)[0] ** 2))
 
     def _loo(self, kernel: Kernel, most: int | None = None) -> LeaveOneOut:
         """Leave-one-out error of y on the first `most` rows, or on all."""

@@ -1,6 +1,6 @@
 """The plan of a fit: every choice that is left to the data, made before anything is solved, with its reason.
 
-    plan = plan_fit(settings, summary, kernel, loss, default_alpha)
+    plan = plan_fit(settings, summary, kernel, loss, alpha)
     print(plan)
 
 Choices are made in this order: kernel and bandwidths, alpha, number of features. They depend on the parameters of the
@@ -23,11 +23,11 @@ from quernel.data.dask_tasks import current_scheduler
 from quernel.features import SAMPLINGS, Nystroem, PrecomputedFeatures, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.features.sampling import distinct_rows
-from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern
+from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel
 from quernel.losses import Loss, Pinball
 from quernel.solvers import SOLVERS
 from quernel.tuning import alpha as alphas
-from quernel.tuning.alpha import AlphaChoice, choose_alpha
+from quernel.tuning.alpha import AlphaChoice, choose_alpha, has_gram
 from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
 from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
 from quernel.tuning.cost import most_components
@@ -153,9 +153,7 @@ def _format_bandwidth(bandwidth: Any) -> str:
     return ", ".join(f"{width:.3g}" for width in widths[:SHOWN]) + more
 
 
-def plan_fit(
-    settings: FitSettings, summary: DataSummary, kernel: Kernel, loss: Loss, default_alpha: float | None
-) -> FitPlan:
+def plan_fit(settings: FitSettings, summary: DataSummary, kernel: Kernel, loss: Loss, alpha: float) -> FitPlan:
     """Make every choice of a fit.
 
     Parameters
@@ -164,9 +162,8 @@ def plan_fit(
     summary : statistics of the training data
     kernel : the kernel of `settings`, with its bandwidth if that was given as numbers
     loss : one column per output
-    default_alpha : the default ridge weight; None if `settings.alpha` is a number
+    alpha : the ridge weight that was given or, if `settings.alpha` is "auto", the default one
     """
-    alpha = float(settings.alpha) if default_alpha is None else default_alpha
     return plan_features(settings, summary, loss, choose_kernel(settings, summary, kernel, loss, alpha))
 
 
@@ -174,16 +171,18 @@ def choose_kernel(
     settings: FitSettings, summary: DataSummary, kernel: Kernel, loss: Loss, alpha: float
 ) -> KernelChoice:
     """Set the bandwidth if it is "auto" or "learned", and choose alpha with it or after it; `alpha` is the default."""
-    open_alpha = isinstance(settings.alpha, str)
-    if kernel.has_free_bandwidth and settings.bandwidth == "learned":
-        kernels = LEARNED_KERNELS if settings.kernel == "auto" else (kernel,)
-        return _learn_kernel(settings, summary, kernels, loss, alpha)
+    open_alpha, fallback = isinstance(settings.alpha, str), ""
+    if kernel.has_free_bandwidth and isinstance(settings.bandwidth, str) and settings.bandwidth == "learned":
+        fallback = _why_not_learned(kernel)
+        if not fallback:
+            kernels = LEARNED_KERNELS if settings.kernel == "auto" else (kernel,)
+            return _learn_kernel(settings, summary, kernels, loss, alpha)
     reason = "given" if kernel.takes_bandwidth else "this kernel has none"
     if kernel.has_free_bandwidth:
         kernel = kernel.with_bandwidth(auto_bandwidth(summary))
         reason = (
             f"median heuristic: each column's standard deviation (or the distance between its two values), times "
-            f"{BANDWIDTH.factor:g} of the median distance between rows in these units"
+            f"{BANDWIDTH.factor:g} of the median distance between rows in these units{fallback}"
         )
     kernel.check_columns(summary.n_columns)
     bandwidth = getattr(kernel, "bandwidth", None)
@@ -207,6 +206,14 @@ def choose_kernel(
         return KernelChoice(kernel, bandwidth, choice.alpha, reason, why, alpha_choice=choice)
     unit = "in units of the loss" if loss.margin else "divided by a robust scale of the target, smaller for many rows"
     return KernelChoice(kernel, bandwidth, alpha, reason, f"default: {alphas.OPTIONS.default:.0e} {unit}")
+
+
+def _why_not_learned(kernel: Kernel) -> str:
+    """Why bandwidths of this kernel cannot be learned, as the end of a reason; empty if they can."""
+    without = [part.name for _, part in kernel.summands if not isinstance(part, ShiftInvariantKernel)]
+    if without:
+        return f"; not learned, since the {without[0]} kernel in the sum has none"
+    return "" if has_gram(kernel) else "; not learned, since the kernel is known by its random features only"
 
 
 def _learn_kernel(
