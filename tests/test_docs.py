@@ -83,7 +83,7 @@ def test_the_readme_states_the_defaults():
     assert stated == {name: repr(parameters[name].default).replace("'", '"') for name in stated} | {"tol": "1e-6"}
     assert parameters["tol"].default == 1e-6
     X = np.random.default_rng(0).normal(size=(200, 3)) * [1, 10, 100]
-    model = quernel.KernelQuantileRegressor(random_state=0).fit(X, X[:, 0])
+    model = quernel.KernelQuantileRegressor(bandwidth="auto", random_state=0).fit(X, X[:, 0])
     assert f"({model.n_components_} random features for fewer than 1,000 rows)" in README
     factor = np.mean(model.bandwidth_ / X.std(axis=0)) / np.median(pdist(X / X.std(axis=0)))
     assert f"times {factor:.1f} of the median distance" in README

@@ -63,7 +63,7 @@ def test_the_coverage_of_the_constructor_is_as_without_asking():
     assert np.array_equal(model.predict_interval(X, [0.9])[:, :, 0], model.predict_interval(X))
     assert model.predict_interval(X, 0.5).shape == (300, 2)
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    base = KernelQuantileRegressor(n_components=10, alpha=1e-3, random_state=0)
+    base = KernelQuantileRegressor(bandwidth="auto", n_components=10, alpha=1e-3, random_state=0)
     framed = ConformalQuantileRegressor(base, random_state=0).fit(frame, y)
     named = framed.predict_interval(frame, [0.5, 0.8], as_frame=True)
     assert [*named] == ["lower_0.5", "upper_0.5", "lower_0.8", "upper_0.8"]
@@ -158,7 +158,7 @@ def test_the_score_is_d2_of_the_median():
     rng = np.random.default_rng(4)
     X = rng.uniform(-2, 2, (300, 1))
     y, weight = np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(300), rng.integers(0, 3, 300)
-    base = KernelQuantileRegressor(n_components=30, alpha=1e-3, random_state=0)
+    base = KernelQuantileRegressor(bandwidth="auto", n_components=30, alpha=1e-3, random_state=0)
     model = ConformalQuantileRegressor(base, random_state=0).fit(X, y)
     assert model.score(X, y) == pytest.approx(d2_pinball_score(y, model.predict(X), alpha=0.5), abs=1e-9)
     expected = d2_pinball_score(y, model.predict(X), alpha=0.5, sample_weight=weight)

@@ -21,7 +21,7 @@ from quernel.kernels import ArcCosine, Cauchy, Gaussian, Laplacian, Matern, Peri
 from quernel.losses import LOSSES, Expectile, Huber
 
 LEVELS = [0.9, 0.1, 0.5]  # not in order, so that a file that sorts them would be found out
-SMALL: dict[str, Any] = {"n_components": 30, "alpha": 1e-3, "random_state": 0}
+SMALL: dict[str, Any] = {"bandwidth": "auto", "n_components": 30, "alpha": 1e-3, "random_state": 0}
 EXACT = SMALL | {"n_components": "exact"}
 KERNELS = {
     "gaussian": "gaussian",
@@ -60,7 +60,7 @@ def labels(X: np.ndarray, names: list[Any]) -> np.ndarray:
 
 
 def _quantiles(quantiles: Any = LEVELS, **settings: Any) -> Callable[[], Any]:
-    return lambda: KernelQuantileRegressor(quantiles, **({"bandwidth": "auto"} | SMALL | settings)).fit(*rows())
+    return lambda: KernelQuantileRegressor(quantiles, **(SMALL | settings)).fit(*rows())
 
 
 def _regressor(loss: Any, **settings: Any) -> Callable[[], Any]:

@@ -41,7 +41,7 @@ def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=100, pilot_rows=300))
-        for name, value in {"FOLDS": 2, "MAX_ITER": 40}.items():
+        for name, value in {"FOLDS": 3, "MAX_ITER": 40}.items():
             patch.setattr(holdout, name, value)
         yield
 
@@ -75,7 +75,7 @@ def test_it_is_repeatable_and_the_model_is_that_of_its_numbers(kernel, sampling)
     first, again = (learned(X, y, kernel=kernel) for _ in range(2))
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
     settings = {"n_components": 100, "random_state": 0, "tol": 1e-3, "sampling": sampling}
-    by_hand = plain_regressor(LEVELS, kernel=first.kernel_, alpha=first.alpha_, **settings).fit(X, y)
+    by_hand = KernelQuantileRegressor(LEVELS, kernel=first.kernel_, alpha=first.alpha_, **settings).fit(X, y)
     np.testing.assert_array_equal(by_hand.predict(X), first.predict(X))
     assert by_hand.bandwidth_choice_ is None
     same(learned(X, y, kernel=kernel, random_state=1), first)  # features are drawn only for the fit
@@ -255,23 +255,24 @@ def test_scikit_learns_own_checks(estimator, check):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "message"),
+    ("kernel", "reason"),
     [
-        ("linear", "linear kernel has no bandwidth"),
-        ("spline", "spline kernel has no bandwidth"),
-        (Gaussian(2.0), "its own bandwidth"),
-        (
-            SpectralKernel(sampler=lambda rng, m, d: rng.standard_normal((d, m))),
-            "has random features but no Gram matrix",
-        ),
-        (Gaussian() + ArcCosine(), "needs a bandwidth in every part, which the arccosine kernel"),
+        ("linear", "this kernel has none"),
+        ("spline", "this kernel has none"),
+        (Gaussian(2.0), "given"),
+        (SpectralKernel(sampler=lambda rng, m, d: rng.standard_normal((d, m))), "known by its random features only"),
+        (Gaussian() + ArcCosine(), "not learned, since the arccosine kernel in the sum has none"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(kernel, message):
+def test_what_cannot_be_learned_is_not_and_the_plan_says_why(kernel, reason):
     X, y = table(50)
     for estimator in (KernelQuantileRegressor, KernelRegressor):
-        with pytest.raises(ValueError, match=message):
-            estimator(kernel=kernel, bandwidth="learned").fit(X, y)
+        learned, usual = (
+            estimator(kernel=kernel, bandwidth=bandwidth, n_components=30, random_state=0).fit(X, y)
+            for bandwidth in ("learned", "auto")
+        )
+        assert reason in learned.plan_.bandwidth_reason
+        np.testing.assert_array_equal(learned.predict(X), usual.predict(X))
 
 
 def test_large_tables_are_sampled(monkeypatch):

@@ -49,7 +49,7 @@ class BandwidthOptions:
     distance_rows: int = 1000  # distinct rows whose pairwise distances give that median
     max_rows: int = 3000  # distinct rows in the sample from which bandwidths are learned
     min_rows: int = 30  # with fewer the automatic bandwidths are kept
-    pilot_rows: int = 700  # training rows of the descent, whose steps cost their number cubed
+    pilot_rows: int = 700  # rows of the descent, whose steps cost their number cubed
     # From so many distinct rows on, kernels are compared on up to `compared_rows`, of which this fraction is held out,
     # with so many landmarks.
     compared_from: int = 5000
@@ -154,7 +154,7 @@ def learn_bandwidth(
     with single_threaded_blas(0, 0):
         few_levels = representative_levels(loss)
         folds = [Fold(*parts, few_levels, fit_intercept, OPTIONS.n_landmarks) for parts in iter_folds(sample)]
-        first = folds[0].train
+        first = folds[0].train  # the rows that it holds out judge bandwidths that have not seen them
         pilot = Pilot(take_rows(first, np.arange(min(OPTIONS.pilot_rows, first.n_rows))), few_levels, automatic)
         compare = None
         if summary.n_distinct >= OPTIONS.compared_from:
