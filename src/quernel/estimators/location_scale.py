@@ -26,7 +26,7 @@ from quernel.losses import Squared, weighted_quantiles
 from quernel.solvers.progress import stop_requested
 from quernel.tuning.bandwidth import auto_bandwidth
 from quernel.tuning.data_summary import DataSummary, deduplicated_sample, take_rows
-from quernel.tuning.krr_pilot import Pilot, winsorize
+from quernel.tuning.krr_pilot import Pilot, fit_bandwidths, winsorize
 
 Array = NDArray[np.floating]
 Index = NDArray[np.integer]
@@ -88,7 +88,7 @@ def learn_kernel(summary: DataSummary) -> Kernel:
     sample = take_rows(sample, np.random.default_rng(0).permutation(sample.n_rows))
     with single_threaded_blas(0, 0):
         pilot = Pilot(sample, Squared(), auto_bandwidth(summary))
-        best, found = pilot.fit_bandwidths(KERNELS, summary.scales)
+        best, (found,) = fit_bandwidths([pilot], KERNELS, summary.scales)
     return KERNELS[best].with_bandwidth(found.bandwidth)
 
 

@@ -36,7 +36,7 @@ from quernel.solvers.progress import stop_requested
 from quernel.tuning.alpha import alpha_equivalent_to_krr
 from quernel.tuning.data_summary import DataSummary, deduplicated_sample, robust_scale, take_rows
 from quernel.tuning.holdout import Fold, MappedFold, iter_folds, representative_levels
-from quernel.tuning.krr_pilot import RIDGES, LooResult, Pilot, as_2d, winsorize
+from quernel.tuning.krr_pilot import RIDGES, LooResult, Pilot, as_2d, fit_bandwidths, winsorize
 
 Array = NDArray[np.floating]
 
@@ -49,6 +49,7 @@ class BandwidthOptions:
     distance_rows: int = 1000  # distinct rows whose pairwise distances give that median
     max_rows: int = 3000  # distinct rows in the sample from which bandwidths are learned
     min_rows: int = 30  # with fewer the automatic bandwidths are kept
+    few_rows: int = 1000  # with fewer, bandwidths are learned in every fold
     pilot_rows: int = 700  # rows of the descent, whose steps cost their number cubed
     # From so many distinct rows on, kernels are compared on up to `compared_rows`, of which this fraction is held out,
     # with so many landmarks.
@@ -154,17 +155,26 @@ def learn_bandwidth(
     with single_threaded_blas(0, 0):
         few_levels = representative_levels(loss)
         folds = [Fold(*parts, few_levels, fit_intercept, OPTIONS.n_landmarks) for parts in iter_folds(sample)]
-        first = folds[0].train  # the rows that it holds out judge bandwidths that have not seen them
-        pilot = Pilot(take_rows(first, np.arange(min(OPTIONS.pilot_rows, first.n_rows))), few_levels, automatic)
+        # Bandwidths of few rows vary: the mean over the folds. The rows that a fold holds out judge what was learned
+        # without them.
+        n_pilots = len(folds) if sample.n_rows < OPTIONS.few_rows else 1
+        pilots = [
+            Pilot(take_rows(fold.train, np.arange(min(OPTIONS.pilot_rows, fold.train.n_rows))), few_levels, automatic)
+            for fold in folds[:n_pilots]
+        ]
         compare = None
         if summary.n_distinct >= OPTIONS.compared_from:
             rows = deduplicated_sample(summary.sample, OPTIONS.compared_rows)
             compare = partial(nystroem_errors, rows, few_levels)
-        best, learned = pilot.fit_bandwidths(kernels, unit, compare=compare)
-        default = pilot.fit_default(kernels[0])
-        errors = pilot.error(kernels[0], default), pilot.error(kernels[best], learned)
+        best, found = fit_bandwidths(pilots, kernels, unit, compare)
+        usual = [pilot.fit_default(kernels[0]) for pilot in pilots]
+        learned, default = _mean_result(found), _mean_result(usual)
+        errors = [
+            float(np.mean([pilot.error(kernel, one) for pilot, one in zip(pilots, each, strict=True)]))
+            for kernel, each in ((kernels[0], usual), (kernels[best], found))
+        ]
         # Each bandwidth is a parameter that was fitted to these errors.
-        is_better = errors[1] * np.exp(OPTIONS.parameter_cost * summary.n_columns / len(pilot.X)) <= errors[0]
+        is_better = errors[1] * np.exp(OPTIONS.parameter_cost * summary.n_columns / len(pilots[0].X)) <= errors[0]
         chosen = _Candidate(
             folds, *((kernels[best], learned) if is_better else (kernels[0], default)), summary.n_distinct
         )
@@ -187,6 +197,14 @@ def learn_bandwidth(
         sample.n_rows,
         best if is_better else 0,
     )
+
+
+def _mean_result(found: list[LooResult]) -> LooResult:
+    """Geometric means of bandwidths and ridges over several pilots."""
+    bandwidth, ridges = (
+        np.exp(np.mean(np.log([getattr(one, name) for one in found]), axis=0)) for name in ("bandwidth", "ridges")
+    )
+    return LooResult(bandwidth, ridges, float(np.mean([one.error for one in found])))
 
 
 def nystroem_errors(rows: ArrayRows, loss: Loss, kernels: list[Kernel]) -> list[float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ RIDGES = 10.0 ** np.arange(-4, 3.5, 0.5)
 APART = 1.0
 
 
-# Stages of `Pilot.fit_bandwidths`: COARSE_STEPS iterations on COARSE rows, which are cheap, then STEPS on all rows,
+# Stages of `fit_bandwidths`: COARSE_STEPS iterations on COARSE rows, which are cheap, then STEPS on all rows,
 # then SPREAD_STEPS with the absolute residuals as a second target.
 COARSE, COARSE_STEPS, STEPS, SPREAD_STEPS = 350, 12, 5, 6
 # The last kernel whose log error is within this of the lowest is chosen.
@@ -204,17 +204,6 @@ class LooResult:
     error: float
 
 
-class Learned(NamedTuple):
-    """The index of the chosen kernel, and its bandwidths."""
-
-    kernel: int
-    found: LooResult
-
-
-# Log errors of kernels that have their bandwidths.
-Compare = Callable[[list[Kernel]], list[float]]
-
-
 def first_bandwidth(kernel: Kernel, bandwidth: Array, X: Array) -> Array:
     """Scale these bandwidths such that the median of k(x, z) over pairs of rows is TYPICAL, by bisection."""
     some = X[:FEW]
@@ -253,20 +242,6 @@ class Pilot:
         """Automatic bandwidths with the best ridge for them."""
         return self._loo(kernel).select_ridge()
 
-    def fit_bandwidths(self, kernels: Sequence[Kernel], unit: Array, *, compare: Compare | None = None) -> Learned:
-        """Choose one of the kernels, the last whose error is about the lowest, and learn one bandwidth per column.
-
-        Bandwidths of every kernel are learned from a few rows. Those of the chosen one are refined on all rows of the
-        pilot: from y first, then, for quantile levels, from |residual| along with it. `unit` of shape (d,) are the
-        scales of the columns; `compare` gives the log errors of kernels with bandwidths on more rows, if there are any.
-        """
-        found = [self.fit_coarse_bandwidths(kernel, unit) for kernel in kernels]
-        errors = [one.error for one in found]
-        if compare is not None and len(kernels) > 1:
-            errors = compare([kernel.with_bandwidth(one.bandwidth) for kernel, one in zip(kernels, found, strict=True)])
-        best = int(np.flatnonzero(np.array(errors) <= min(errors) + KERNEL_TIE)[-1])
-        return Learned(best, self.refine_bandwidths(kernels[best], unit, found[best]))
-
     def fit_coarse_bandwidths(self, kernel: Kernel, unit: Array) -> LooResult:
         """Bandwidths learned from y on the first few rows; enough to compare kernels."""
         start = first_bandwidth(kernel, self.usual, self.X)
@@ -291,6 +266,28 @@ class Pilot:
         """Leave-one-out error of y on the first `most` rows, or on all."""
         weight = self.share[:most]
         return LeaveOneOut(kernel, self.X[:most], weight / weight.mean(), (Target(self.y[:most]),), self.usual)
+
+
+# Log errors of kernels that have their bandwidths.
+Compare = Callable[[list[Kernel]], list[float]]
+
+
+def fit_bandwidths(
+    pilots: Sequence[Pilot], kernels: Sequence[Kernel], unit: Array, compare: Compare | None = None
+) -> tuple[int, list[LooResult]]:
+    """Choose one of the kernels, the last whose error is about the lowest, and learn its bandwidths in each pilot.
+
+    Bandwidths of every kernel are learned from a few rows. Those of the chosen one are refined on all rows of the
+    pilots: from y first, then, for quantile levels, from |residual| along with it. `unit` of shape (d,) are the scales
+    of the columns; `compare` gives the log errors of kernels with bandwidths on more rows, if there are any.
+    """
+    found = [[pilot.fit_coarse_bandwidths(kernel, unit) for pilot in pilots] for kernel in kernels]
+    errors = [float(np.mean([one.error for one in each])) for each in found]
+    if compare is not None and len(kernels) > 1:
+        errors = compare([kernel.with_bandwidth(one[0].bandwidth) for kernel, one in zip(kernels, found, strict=True)])
+    best = int(np.flatnonzero(np.array(errors) <= min(errors) + KERNEL_TIE)[-1])
+    pairs = zip(pilots, found[best], strict=True)
+    return best, [pilot.refine_bandwidths(kernels[best], unit, one) for pilot, one in pairs]
 
 
 def as_2d(y: Array) -> Array:
