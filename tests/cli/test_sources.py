@@ -13,7 +13,7 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel import KernelQuantileRegressor, TabularQuantileRegressor
+from quernel import TabularQuantileRegressor
 from quernel.tables import TableWarning
 from support.command_line import run
 from support.models import plain_regressor

@@ -11,7 +11,7 @@ import pytest
 import quernel.data.design_matrix
 import quernel.tuning.cost
 import quernel.tuning.data_summary
-from quernel import KernelQuantileRegressor, TabularQuantileRegressor, estimate_cost
+from quernel import TabularQuantileRegressor, estimate_cost
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.tuning.cost import estimate_tabular_seconds
