@@ -1,8 +1,9 @@
-"""`python -m benchmarks.tabular_coverage`: coverage of intervals on new rows, simulated; prints a table in Markdown.
+"""`python -m benchmarks.tabular_coverage`: coverage of intervals on new rows, simulated.
 
 Shares of new rows inside 50, 80 and 90 % intervals of methods with their defaults, over sizes and numbers of columns,
 of which five at most matter; standard normal columns, errors whose scale varies. The mark "off" is at more than four
-points. Results are kept in benchmarks/tabular_coverage.json; what is there is not measured again.
+points. Results are kept in benchmarks/tabular_coverage.json, what is there is not measured again, and docs/accuracy.md
+shows them (`python -m benchmarks.tables`).
 """
 
 import argparse
@@ -15,7 +16,7 @@ from quernel import TabularQuantileRegressor
 
 FILE = Path(__file__).with_suffix(".json")
 COVERAGES = (0.5, 0.8, 0.9)
-SIZES = {100: 40, 300: 20, 1000: 8, 5000: 3}  # and repetitions
+SIZES = {100: 20, 300: 8, 1000: 3, 5000: 1}  # and repetitions
 COLUMNS = (1, 5, 20, 100)
 NEW_ROWS = 2000
 
@@ -64,25 +65,37 @@ def measure(n: int, d: int, method: str) -> list[float]:
     return np.mean(shares, axis=0).tolist()
 
 
+def render_table(results: dict[str, list[float]]) -> str:
+    """What was measured, in Markdown."""
+    lines = [f"| rows | columns | {' | '.join(METHODS)} |", f"|---:|---:|{'---:|' * len(METHODS)}"]
+    for n in SIZES:
+        for d in COLUMNS:
+            cells = []
+            for method in METHODS:
+                shares = results.get(f"{n}, {d}, {method}", [])
+                off = any(abs(one - aim) > 0.04 for one, aim in zip(shares, COVERAGES, strict=False))
+                cells.append(" / ".join(f"{100 * one:.0f}" for one in shares) + (" off" if off else ""))
+            if any(cells):
+                lines.append(f"| {n:,} | {d} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tabular_coverage", description=__doc__)
     parser.add_argument("--method", action="append", choices=list(METHODS), help="only this method; may be repeated")
-    parser.add_argument("--results", type=Path, default=FILE)
     options = parser.parse_args()
-    results = json.loads(options.results.read_text()) if options.results.exists() else {}
-    print(f"| rows | columns | {' | '.join(METHODS)} |\n|---:|---:|{'---:|' * len(METHODS)}", flush=True)
+    results = read_results()
     for n in SIZES:
         for d in COLUMNS:
             for method in options.method or METHODS:
                 if f"{n}, {d}, {method}" not in results:
                     results[f"{n}, {d}, {method}"] = measure(n, d, method)
-                    options.results.write_text(json.dumps(results, indent=1) + "\n")
-            cells = []
-            for method in METHODS:
-                shares = results.get(f"{n}, {d}, {method}", [])
-                off = any(abs(one - aim) > 0.04 for one, aim in zip(shares, COVERAGES, strict=bool(shares)))
-                cells.append(" / ".join(f"{100 * one:.0f}" for one in shares) + (" off" if off else ""))
-            print(f"| {n:,} | {d} | {' | '.join(cells)} |", flush=True)
+                    FILE.write_text(json.dumps(results, indent=1) + "\n")
+    print(render_table(results))
+
+
+def read_results() -> dict[str, list[float]]:
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 if __name__ == "__main__":
