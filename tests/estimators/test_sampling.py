@@ -7,6 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
+from quernel import KernelQuantileRegressor
 from quernel.features import SAMPLINGS, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Matern, PeriodicSpline, SpectralKernel
 from support.models import plain_regressor
@@ -128,3 +129,30 @@ def test_a_spline_does_not_see_whole_turns():
     model = fitted(X, y, kernel="spline")
     np.testing.assert_allclose(model.predict(X + 2), model.predict(X), atol=1e-9)
     assert not np.allclose(model.predict(X + 0.5), model.predict(X))
+
+
+def test_the_error_of_features_is_told_and_falls_with_their_number():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2))
+    y = X[:, 0] + rng.standard_normal(300)
+    settings = {"kernel": "gaussian", "bandwidth": 1.0, "alpha": 1e-3, "recalibrate": False}
+    few, exact = (KernelQuantileRegressor(n_components=M, random_state=0, **settings).fit(X, y) for M in (50, "exact"))
+    Phi, some = few.feature_map_.transform(X[::2]), np.triu_indices(150, 1)
+    by_hand = (Phi @ Phi.T - few.kernel_.gram(X[::2], X[::2]))[some]
+    assert few.feature_error_ == pytest.approx(np.sqrt(np.mean(by_hand**2)))
+    errors = {
+        M: [
+            KernelQuantileRegressor(n_components=M, random_state=seed, **settings).fit(X, y).feature_error_
+            for seed in range(16)
+        ]
+        for M in (20, 180)
+    }
+    fall = np.sqrt(np.mean(np.square(errors[20])) / np.mean(np.square(errors[180])))
+    assert 2.2 < fall < 4.1  # 3 = sqrt(180 / 20), up to the spread of 16 draws
+    assert exact.feature_error_ < 1e-6
+    landmarks = [
+        KernelQuantileRegressor(n_components=60, sampling="landmarks", random_state=seed, **settings).fit(X, y)
+        for seed in (0, 1)
+    ]
+    np.testing.assert_array_equal(landmarks[0].predict(X), landmarks[1].predict(X))
+    assert np.abs(few.predict(X) - few.set_params(random_state=1).fit(X, y).predict(X)).max() > 1e-3

@@ -14,18 +14,33 @@ from quernel.estimators.inputs import load_if_fits, source_of
 from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
 from quernel.estimators.warnings import print_progress
 from quernel.features import LandmarkPredictor
-from quernel.kernels import Linear
+from quernel.kernels import Kernel, Linear
 from quernel.losses import Pinball
 from quernel.solvers.progress import listening
 from quernel.theory.kernel_gap import KernelGap, kernel_gap
+from quernel.tuning.alpha import has_gram
 
 if TYPE_CHECKING:
     from quernel.estimators.quantile import KernelQuantileRegressor
 
 Array = NDArray[np.floating]
 
+# Rows on whose pairs features are compared with the kernel.
+COMPARED_ROWS = 200
 # Relative difference of the objective above which the data are not the training data.
 SAME_OBJECTIVE = 1e-5
+
+
+def feature_error(kernel: Kernel, feature_map: Any, X: Array) -> float:
+    """Root mean square of phi(x)'phi(z) - k(x, z) over pairs of some of the rows; NaN if k cannot be evaluated."""
+    if isinstance(kernel, Linear):
+        return 0.0
+    if not has_gram(kernel):
+        return float("nan")
+    some = np.asarray(X[:: -(-len(X) // COMPARED_ROWS)], dtype=float)
+    Phi = feature_map.transform(some)
+    difference = (Phi @ Phi.T - kernel.gram(some, some))[np.triu_indices(len(some), 1)]
+    return float(np.sqrt(np.mean(difference**2))) if len(difference) else 0.0
 
 
 def compute_kernel_gap(
