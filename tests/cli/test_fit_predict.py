@@ -14,7 +14,7 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel import ConformalQuantileRegressor, KernelQuantileRegressorCV
+from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.conformal.table_model import TableModel
 from quernel.data import sources
 from quernel.tables.files import open_table, read_table
@@ -364,7 +364,7 @@ def test_other_levels_columns_weights_and_logarithms(folder, tmp_path):
     assert (model.predict(sales()) > 0).all()
     table = sales()
     there = table.filter(table["price"].is_valid())
-    by_hand = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+    by_hand = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
     by_hand.fit(
         model.encoder.transform(there), np.log(there["price"].to_numpy()), sample_weight=there["age"].to_numpy()
     )
@@ -401,7 +401,7 @@ def test_calibrated_intervals_are_further_columns(folder, tmp_path):
     table = sales()
     there = table.filter(table["price"].is_valid())
     X, y = model.encoder.transform(there), np.log(there["price"].to_numpy())
-    base = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+    base = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
     by_hand = ConformalQuantileRegressor(base, 0.8, random_state=0).fit(X, y)
     expected = np.exp(by_hand.predict_interval(model.encoder.transform(table)))
     np.testing.assert_allclose(np.column_stack(found.columns[1:]), expected, rtol=1e-9)

@@ -13,10 +13,9 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel import TabularQuantileRegressor
+from quernel import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.tables import TableWarning
 from support.command_line import run
-from support.models import plain_regressor
 
 QUICK = ("--target", "price", "--components", "40", "--quantiles", "0.1,0.5,0.9", "--force")
 
@@ -68,7 +67,7 @@ def expected(folder):
     found = []
     for frame in (houses(), pl.from_pandas(houses())):
         inputs = frame.drop(columns="price") if isinstance(frame, pd.DataFrame) else frame.drop("price")
-        model = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+        model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
         with pytest.warns(TableWarning, match="'id' is left out"):
             model.fit(inputs, np.asarray(frame["price"]))
         found.append(np.asarray(model.predict(inputs)))

@@ -107,13 +107,12 @@ FIT = """
 import resource, numpy as np
 from quernel import KernelQuantileRegressor, estimate_cost
 from quernel.data import available_memory
-from support.models import plain_regressor
 
 n, M = 60_000, 600
 rng = np.random.default_rng(0)
 X = rng.normal(size=(n, 2))
 y = X[:, 0] + rng.normal(size=n)
-model = plain_regressor(n_components=M, bandwidth=1.0, alpha=1e-3, random_state=0)
+model = KernelQuantileRegressor(n_components=M, bandwidth=1.0, alpha=1e-3, random_state=0, recalibrate=False)
 model.fit(X[:5_000], y[:5_000])  # loads what is loaded once
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + {spare}

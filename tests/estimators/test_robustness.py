@@ -184,11 +184,12 @@ import pathlib, re, numpy as np
 from quernel import KernelQuantileRegressor
 from quernel.datasets import make_homoscedastic
 X, y, _ = make_homoscedastic(200_000, random_state=0)
-plain_regressor([0.5], n_components=200, random_state=0).fit(X[:20_000], y[:20_000])  # loads what is compiled
+plain = {"bandwidth": "auto", "recalibrate": False, "n_components": 200, "random_state": 0}
+KernelQuantileRegressor([0.5], **plain).fit(X[:20_000], y[:20_000])  # loads what is compiled
 def peak():  # not ru_maxrss, which remembers the process that started this one
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 before = peak()
-plain_regressor(np.linspace(0.1, 0.9, 9), n_components=200, alpha=1e-4, random_state=0).fit(X, y)
+KernelQuantileRegressor(np.linspace(0.1, 0.9, 9), alpha=1e-4, **plain).fit(X, y)
 print((peak() - before) / (200_000 * 200 * 8))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)

@@ -89,7 +89,8 @@ HISTORIES = {
     "after a large fit": """
 from quernel.features.random import COMPILE_FROM
 large = np.random.default_rng(1).random((COMPILE_FROM // 20 + 1, 2))
-quernel.KernelQuantileRegressor(0.5, n_components=20, alpha=1e-2, random_state=0).fit(large, large[:, 0])
+model = quernel.KernelQuantileRegressor(0.5, bandwidth="auto", n_components=20, alpha=1e-2, random_state=0)
+model.fit(large, large[:, 0])
 """,
     "after numba": "import quernel.features.numba_cosine, quernel.features.random as r; r._load_compiled()\n",
 }

@@ -95,7 +95,8 @@ SCRIPT = """
     noise = rng.standard_normal(50_000)
     x1, x2, x3 = X.T
     y = np.exp(-x1 + x2) - x2 * x3 + X.mean(axis=1) + noise
-    model = plain_regressor(0.5, n_components="exact", bandwidth=1.0, alpha=1e-6, fit_intercept=False)
+    exact = {"n_components": "exact", "bandwidth": 1.0, "recalibrate": False}
+    model = KernelQuantileRegressor(0.5, alpha=1e-6, fit_intercept=False, **exact)
     start = time.perf_counter()
     model.fit(X, y)
     print(json.dumps({
