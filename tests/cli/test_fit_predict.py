@@ -726,17 +726,15 @@ def test_the_same_without_the_fault_succeeds(folder, tmp_path, arguments):
     assert run(*arguments).returncode == 0
 
 
-def test_learned_bandwidths_are_recommended_where_they_may_help(tmp_path):
+def test_bandwidths_are_learned_unless_others_are_given(tmp_path):
     rng = np.random.default_rng(0)
     a, b = rng.random(60), rng.random(60)
     csv.write_csv(pa.table({"a": a, "b": b, "y": a + rng.random(60)}), tmp_path / "d.csv")
     common = "fit", tmp_path / "d.csv", "--target", "y", "--force", "--model", tmp_path / "m.quernel", *QUICK
-    assert "--bandwidth learned is usually more accurate" in " ".join(run(*common).stderr.split())
-    for settled in (("--columns", "a"), ("--bandwidth", "1"), ("--bandwidth", "learned"), ("--kernel", "linear")):
-        ran = run(*common, *settled)
+    for given, expected in (((), "learned"), (("--bandwidth", "auto"), "auto"), (("--bandwidth", "1"), 1.0)):
+        ran = run(*common, *given)
         assert ran.returncode == 0, ran.stderr
-        assert "--bandwidth learned" not in ran.stderr
-    assert "--bandwidth learned" not in run(*common, "--json").stderr
+        assert quernel.load(tmp_path / "m.quernel").model.bandwidth == expected
 
 
 def test_the_logarithm_is_recommended_for_positive_targets_with_a_long_tail(tmp_path):

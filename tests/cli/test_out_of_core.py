@@ -22,7 +22,7 @@ from support.command_line import assert_same_model, fit_model, run
 from support.report_page import read as read_page
 from support.tables import sales, write_files
 
-QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9", "--json")
+QUICK = ("--components", "40", "--bandwidth", "auto", "--no-recalibrate", "--quantiles", "0.1,0.5,0.9", "--json")
 LITTLE = ("--max-memory", "20kB")
 
 

@@ -127,8 +127,6 @@ def fit(
     _print_fit(summary)
     if evaluation is not None and report is not None:
         print_evaluation(evaluation, report)
-    if isinstance(fitted, KernelQuantileRegressor) and _may_learn_bandwidths(fitted):
-        errors.print("Tip: with several columns, --bandwidth learned is usually more accurate, but slower")
 
 
 def fit_with_progress(
@@ -288,12 +286,6 @@ def print_model(summary: dict[str, Any]) -> None:
     console.print(f"Model: [bold]{escape(name)}[/] ({summary['bytes'] / 1000:,.0f} kB)")
     command = f"quernel predict {shlex.quote(name)} NEW_DATA --out PREDICTIONS.csv"
     errors.print(f"Next: {escape(command)}", soft_wrap=True)  # on one line, to be pasted
-
-
-def _may_learn_bandwidths(fitted: KernelQuantileRegressor) -> bool:
-    """Whether one bandwidth was chosen for several columns."""
-    automatic = isinstance(fitted.bandwidth, str) and fitted.bandwidth == "auto" and fitted.bandwidth_ is not None
-    return automatic and fitted.n_features_in_ > 1
 
 
 def _count_levels(levels: list[float]) -> str:

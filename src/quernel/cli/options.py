@@ -204,6 +204,10 @@ class FitOptions(ModelOptions):
         None, '"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".'
     )
 
+    no_recalibrate: bool = kernel_option(
+        False, "Do not shift the levels by what held-out residuals show; rows that are streamed never are shifted."
+    )
+
     def choose_estimator(self, other_options: Sequence[str]) -> EstimatorChoice:
         """Return the estimator by the options alone; `other_options` of the command are given, and for the kernel."""
         wanted = check_one_of("--estimator", self.estimator, ESTIMATORS)
@@ -253,6 +257,8 @@ class FitOptions(ModelOptions):
         if self.noncrossing is not None:
             noncrossing = check_one_of("--noncrossing", self.noncrossing, NONCROSSING)
             params["noncrossing"] = None if noncrossing == "none" else noncrossing
+        if self.no_recalibrate:
+            params["recalibrate"] = False
         kernel = KernelQuantileRegressor(**params)
         _check_estimator(kernel, data.dask)
         return kernel
