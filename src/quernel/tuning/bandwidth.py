@@ -123,7 +123,8 @@ class BandwidthChoice:
         if self.rounds:
             wide = max(len("kernel"), *(len(one.kernel) for one in self.rounds))
             lines.append(
-                f"bandwidths  {'kernel':<{wide}}  leave-one-out error  in standard deviations (binary: distance)"
+                f"bandwidths  {'kernel':<{wide}}  leave-one-out error  "
+                "in standard deviations (of two values: their distance)"
             )
             for k, one in enumerate(self.rounds):
                 widths = "  ".join(f"{width:.3g}" for width in one.bandwidth)
