@@ -22,7 +22,7 @@ from support.command_line import assert_same_model, fit_model, run
 from support.tables import sales, write_files
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9", "--json")
+QUICK = ("--components", "40", "--bandwidth", "auto", "--no-recalibrate", "--quantiles", "0.1,0.5,0.9", "--json")
 
 
 def wind():

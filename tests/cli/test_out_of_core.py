@@ -22,7 +22,9 @@ from support.command_line import assert_same_model, fit_model, run
 from support.report_page import read as read_page
 from support.tables import sales, write_files
 
-QUICK = ("--components", "40", "--bandwidth", "auto", "--no-recalibrate", "--quantiles", "0.1,0.5,0.9", "--json")
+# Rows that are streamed are not recalibrated, and bandwidths are learned from another sample of them.
+ALIKE = ("--bandwidth", "auto", "--no-recalibrate")
+QUICK = ("--components", "40", *ALIKE, "--quantiles", "0.1,0.5,0.9", "--json")
 LITTLE = ("--max-memory", "20kB")
 
 
@@ -256,14 +258,14 @@ def test_a_running_cluster_fits_evaluates_and_searches(tmp_path):
     table = sales()
     folder = write_files(tmp_path / "data", table)
     quick = ("--components", "20", "--quantiles", "0.5", "--json")  # a step is some round trips
-    whole = fit_model(folder, "price", tmp_path / "whole", *quick, "--report", tmp_path / "whole.html")
+    whole = fit_model(folder, "price", tmp_path / "whole", *quick, *ALIKE, "--report", tmp_path / "whole.html")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=False, host="tcp://127.0.0.1", dashboard_address=None
     ) as cluster:
         address = cluster.scheduler_address
         assert address.startswith("tcp://127.0.0.1:")
         options = ("--dask", address, "--report", tmp_path / "r.html")
-        spread_out = fit_model(folder, "price", tmp_path / "m", *quick, *options)
+        spread_out = fit_model(folder, "price", tmp_path / "m", *quick, *ALIKE, *options)
         search = ("--alphas", "1e-6,1e-5", "--bandwidths", "auto,1", "--validation", "0.3")
         ran = run("tune", folder, "--target", "price", *quick, *search, "--dask", address)
         assert len(cluster.workers) == 2  # it is left running
@@ -276,7 +278,7 @@ def test_a_local_cluster_reads_fits_calibrates_and_evaluates(tmp_path):
     pytest.importorskip("distributed")
     table = sales()
     pq.write_table(table, tmp_path / "sales.parquet", row_group_size=len(table) // 4)
-    quick = ("--components", "20", "--quantiles", "0.1,0.9", "--json", "--conformal")
+    quick = ("--components", "20", *ALIKE, "--quantiles", "0.1,0.9", "--json", "--conformal")
     found = []
     for name, options in (("whole", ()), ("dask", ("--dask", "local"))):
         files = tmp_path / f"{name}.quernel", *quick, *options, "--report", tmp_path / f"{name}.html"
