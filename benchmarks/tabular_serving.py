@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from quantile_forest import RandomForestQuantileRegressor
 
 import quernel
 from quernel import TabularQuantileRegressor
@@ -48,6 +47,8 @@ def main() -> None:
     model.predict(X_new)
     print(f"{options.new_rows:,} rows, 3 levels: {time.process_time() - start:.1f} s", flush=True)
     n_trees = sum(one.n_trees for one in (model.parts_.forest, model.parts_.residual_forest) if one is not None)
+    from quantile_forest import RandomForestQuantileRegressor
+
     forest = RandomForestQuantileRegressor(n_trees, random_state=0, n_jobs=1).fit(X, y)
     start = time.process_time()
     forest.predict(X_new, quantiles=LEVELS)

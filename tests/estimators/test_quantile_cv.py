@@ -38,7 +38,7 @@ def tuned(X, y, weight=None, groups=None, **settings):
 def small():
     """Learning has tests of its own: here a small one will do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=50, pilot_rows_per_fold=100))
+        patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=50, pilot_rows=100))
         patch.setattr(holdout, "FOLDS", 2)
         yield
 
