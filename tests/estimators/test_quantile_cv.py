@@ -99,7 +99,7 @@ def test_results_fit_together(plain):
 
 def test_the_last_fit_is_that_of_the_best_pair(plain):
     X, y = table()
-    alone = plain_regressor(
+    alone = KernelQuantileRegressor(
         LEVELS, alpha=plain.alpha_, bandwidth=plain.bandwidth_, n_components=60, random_state=0
     ).fit(X, y)
     np.testing.assert_array_equal(alone.predict(X), plain.predict(X))
