@@ -122,7 +122,7 @@ def test_weights_count_by_their_ratios_and_rows_of_weight_zero_not_at_all():
     assert np.median(TabularQuantileRegressor(**QUICK).fit(*both).predict(X, 0.5) - y) > 4
 
 
-@pytest.mark.parametrize(("n", "d"), [(100, 1), (300, 5), (500, 20)])
+@pytest.mark.parametrize(("n", "d"), [(100, 1), (300, 5)])
 def test_intervals_hold_on_new_rows_and_in_sample_residuals_do_not(n, d):
     """Coverage of 80 % intervals, pooled over simulations; the control takes residuals of the training rows."""
     rng, inside, control = np.random.default_rng(0), [], []
