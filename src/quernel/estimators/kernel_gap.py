@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.floating]
 
 # Rows on whose pairs features are compared with the kernel.
-COMPARED_ROWS = 200
+COMPARED_ROWS = 50
 # Relative difference of the objective above which the data are not the training data.
 SAME_OBJECTIVE = 1e-5
 
