@@ -9,7 +9,7 @@ of the process. Signals raise exceptions in the main thread only, so another one
 thread waits: an interrupt is raised there at once, and the work goes on in the background to be found done by the next
 call.
 
-*A person who waits is told.* The first compilation of a process says so, on a terminal or in a notebook.
+*Compilation is announced* once per process, on a terminal or in a notebook.
 """
 
 from __future__ import annotations

@@ -193,8 +193,8 @@ class FitOptions(ModelOptions):
     )
     groups: str | None = data_option(
         None,
-        "Column of labels of repeated units, such as patients or shops: rows of a unit stay together wherever rows are "
-        "held out, so that intervals hold for new units.",
+        "Column of group labels, such as patients or shops: rows of a group stay in one fold, so that intervals hold "
+        "for new groups.",
     )
     alpha: float | None = kernel_option(None, "Ridge weight (regularization strength); chosen from the data.")
     bandwidth: str | None = kernel_option(

@@ -81,9 +81,9 @@ def warn_if_extrapolating(model: Any, X: Array) -> None:
 def warn_if_alpha_is_level(alpha: Any, levels: Array, summary: DataSummary) -> None:
     """Warn of a ridge weight that was probably meant as a quantile level, as `alpha` is in other packages.
 
-    It is told by three signs together: a round number that quantile levels are and ridge weights, often powers of ten,
-    are not; `quantiles` left at its default; and a weight far above the usual one for these data, under which the fit
-    is next to constant.
+    Three conditions must hold: alpha is a round number, as quantile levels are and ridge weights, often powers of ten,
+    are not; `quantiles` has its default; and alpha is far above the automatic one for these data, so that the fit is
+    next to constant.
     """
     is_round = not isinstance(alpha, str) and 0.05 <= alpha < 1 and alpha != 0.1 and round(alpha, 3) == alpha
     if not is_round or levels.tolist() != [0.5]:
