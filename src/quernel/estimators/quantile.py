@@ -496,12 +496,9 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
 
     def _decision_function(self, X: Array) -> Array:
         """Phi u + b + shift, shape (n, q), with values very close to a point mass of y set to it, before or after."""
-        curves = self._predict_unsnapped(X)
-        # Model files of early versions have neither point masses nor shifts.
-        masses = getattr(self, "frequent_values_", np.empty(0))
+        curves, masses, shift = self._predict_unsnapped(X), self.frequent_values_, self.level_shift_
         snapped = snap_to_point_masses(curves, masses, self._near) if len(masses) else curves
-        shift = getattr(self, "level_shift_", None)
-        if shift is None or not shift.any():
+        if not shift.any():
             return snapped
         shifted = snap_to_point_masses(curves + shift, masses, self._near)
         return np.where(np.isin(snapped, masses), snapped, shifted) if len(masses) else shifted
