@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import comparisons, family, peers, speed
+from benchmarks import comparisons, family, guards, peers, speed
 from benchmarks.page import format_ratio, render_page
 from quernel.bench import describe_machine
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 def _measure_goals(only: str | None) -> list[dict]:
     results = []
-    for line in (*speed.LINES, *peers.LINES, *family.LINES):
+    for line in (*speed.LINES, *peers.LINES, *family.LINES, *guards.LINES):
         if only and only not in line.__name__:
             continue
         for row in line():

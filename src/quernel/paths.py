@@ -23,7 +23,7 @@ from quernel._threads import single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss, Pinball
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.null_model import null_model
+from quernel.objective.null_model import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Limits, Result, recertify
@@ -193,6 +193,7 @@ class _RotatedRows:
         features = rows.take_rows(np.arange(rows.n_rows))
         self._rows, self._directions = rows, directions(features, rows.share)
         self._features = features @ self._directions.basis
+        self._null: NullModel | None = None
 
     def solve(self, problem: Problem, limits: Limits, previous: Result | None = None) -> Result:
         """Solve all columns within as many directions as they need, warm-started from `previous` if given.
@@ -200,15 +201,19 @@ class _RotatedRows:
         If the gap over all features exceeds `tol` although the reduced problem has converged, directions that matter
         were left out: the full problem is then solved, warm-started from the reduced fit.
         """
-        null, tol, max_iter = null_model(problem), limits.tol, limits.max_iter
+        self._null = null = null_model(problem, self._null)
+        tol, max_iter = limits.tol, limits.max_iter
         k = self._directions.needed(problem, self._rows.n_rows, tol, null.objective)
         features, basis = np.ascontiguousarray(self._features[:, :k]), self._directions.basis[:, :k]
         reduced_rows = InMemoryDesign(ArrayRows(features, self._rows.target), features=features, share=self._rows.share)
         reduced = problem.on(reduced_rows)
-        start = None if previous is None else _warm_start(reduced, replace(previous, coef=basis.T @ previous.coef))
+        start, reduced_null = None, null_model(reduced, null)
+        if previous is not None:
+            start = _warm_start(reduced, replace(previous, coef=basis.T @ previous.coef), reduced_null)
+        start = newton.cold_start(reduced, reduced_null) if start is None else start
         # Half of the tolerance is for the reduced problem, half for the directions left out.
         reduced_fit = newton.solve(reduced, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
-        result = recertify(problem, replace(reduced_fit, coef=basis @ reduced_fit.coef), tol)
+        result = recertify(problem, replace(reduced_fit, coef=basis @ reduced_fit.coef), tol, null)
         sweeps = reduced_fit.sweeps * k / self._rows.n_features
         if not stop_requested() and np.any(result.relative_gap > tol) and reduced_fit.converged:
             widths = _smoothing_widths(problem, result)
@@ -218,10 +223,10 @@ class _RotatedRows:
         return replace(result, sweeps=sweeps)
 
 
-def _warm_start(problem: Problem, previous: Result) -> newton.Start | None:
+def _warm_start(problem: Problem, previous: Result, null: NullModel) -> newton.Start | None:
     """The solver's start from the fit at another alpha; None where that tells no smoothing width."""
     width = _smoothing_widths(problem, previous)
-    return driver.warm_start(problem, previous, width) if np.all(width > 0) else None
+    return driver.warm_start(problem, previous, width, lambda: null) if np.all(width > 0) else None
 
 
 def _smoothing_widths(problem: Problem, previous: Result) -> Array:

@@ -84,8 +84,16 @@ class NullModel:
         return take_columns(self, columns)
 
 
-def null_model(problem: Problem) -> NullModel:
-    """F0 = F at u = 0 with the best constant: the scale of relative gaps."""
+def null_model(problem: Problem, known: NullModel | None = None) -> NullModel:
+    """F0 = F at u = 0 with the best constant: the scale of relative gaps.
+
+    `known` is that of the same targets and losses with other ridge weights, or with more features. It is returned if it
+    serves here as well: sizes of more features bound those of fewer, unless these are measured one by one.
+    """
+    if known is not None and len(known.objective) == problem.n_columns:
+        weak = _is_weak(problem, float(known.sizes.rms_feature[0] ** 2))
+        if len(known.sizes.column_scale) == (problem.rows.n_features if weak else 0):
+            return known
     constant = _fit_constant(problem) if problem.fit_intercept else np.zeros(problem.n_columns)
     constant, *others = problem.storable_constants(constant)
     objective, mean_offset, square_offset = _mean_over_rows(problem, _constant_loss_block, constant)
@@ -113,13 +121,18 @@ def _row_sizes(problem: Problem, mean_offset: Array, square_offset: Array) -> Ro
         square_feature = problem.rows.kernel_scale()
     column_scale: Array = np.empty((0, problem.n_columns))
     reach = np.inf
-    is_weak = float(problem.alpha.min()) < OPTIONS.weak_ridge * square_feature
-    if is_weak and problem.rows.n_features <= OPTIONS.max_features and problem.screened is None:
+    if _is_weak(problem, square_feature):
         column_scale, reach = _measure_reach(problem)
     return RowSizes(
         mean_offset, np.sqrt(square_offset), np.sqrt(square_feature) * ones, row_sum * ones, feature_sum * ones,
         column_scale, reach * ones,
     )  # fmt: skip
+
+
+def _is_weak(problem: Problem, square_feature: float) -> bool:
+    """Whether few features are measured, because the ridge is too weak to be seen beside them."""
+    few = problem.rows.n_features <= OPTIONS.max_features and problem.screened is None
+    return few and float(problem.alpha.min()) < OPTIONS.weak_ridge * square_feature
 
 
 def _square_feature_block(block: Block, state: BlockState, args: None) -> tuple[float]:  # noqa: ARG001

@@ -268,9 +268,9 @@ def _all_columns(columns: _Columns, best: BestIterate) -> tuple[Array, Array]:
     return coef, intercept
 
 
-def cold_start(problem: Problem) -> Start:
+def cold_start(problem: Problem, null: NullModel | None = None) -> Start:
     """The best constant, multipliers 0, and a width so large that the first step is close to a ridge regression."""
-    null = null_model(problem)
+    null = null or null_model(problem)
     coef = np.zeros((problem.rows.n_features, problem.n_columns))
     variance = dual_variance(problem)
     width = np.divide(null.objective, variance, out=np.ones_like(variance), where=variance > 0)

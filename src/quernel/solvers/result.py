@@ -206,9 +206,9 @@ def or_null(result: Result, constant: Array, tol: float) -> Result:
     )
 
 
-def recertify(problem: Problem, result: Result, tol: float) -> Result:
-    """The same fits and duals, with their duality gap in this problem; the null model where that is better."""
-    state, null = problem.rows.new_state(anchor=result.dual), null_model(problem)
+def recertify(problem: Problem, result: Result, tol: float, null: NullModel | None = None) -> Result:
+    """The same fits and duals, with their duality gap in this problem; its null model where that is better."""
+    state, null = problem.rows.new_state(anchor=result.dual), null or null_model(problem)
     problem.set_coefficients(state, result.coef, result.intercept)
     known = certify(problem, state, result.coef, result.intercept, null)
     sweeps = result.sweeps + state.sweeps
