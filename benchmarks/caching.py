@@ -28,7 +28,7 @@ from quernel import KernelQuantileRegressor, KernelRegressor
 from quernel._threads import single_threaded_blas
 from quernel.data import ParquetRows, StreamedDesign, sum_tuples
 from quernel.data.feature_cache import DiskCache, MemoryCache
-from quernel.data.passes import Pass, watching
+from quernel.data.sources import Pass, watching
 
 RESULTS = Path(__file__).with_name("caching.json")
 GROUP = 50_000

@@ -16,7 +16,7 @@ class Comparison(NamedTuple):
     problem: str | None = None
 
 
-QUERNEL = "quernel.bench.systems:QUERNEL"
+QUERNEL = "quernel.bench:QUERNEL"
 HERE = "benchmarks.systems."
 COMPARISONS = {
     "kernel": Comparison(
@@ -31,7 +31,7 @@ COMPARISONS = {
         Task(n=10_000, level=0.5, alpha=1e-4, M=100),
         (
             QUERNEL,
-            "quernel.bench.systems:RIDGE",
+            "quernel.bench:RIDGE",
             *(HERE + name for name in ("rehline:REHLINE", "piqp:PIQP", "clarabel:CLARABEL")),
         ),
     ),
@@ -39,8 +39,8 @@ COMPARISONS = {
         Task(n=10_000, level=0.5, alpha=1e-8, M=50, bandwidth=0.2, fit_intercept=True),
         (
             QUERNEL,
-            "quernel.bench.systems:HIGHS",
-            "quernel.bench.systems:HIGHS_IPM",
+            "quernel.bench:HIGHS",
+            "quernel.bench:HIGHS_IPM",
             *(HERE + name for name in ("statsmodels:QUANTREG", "pyfixest:FRISCH_NEWTON")),
             *(HERE + name for name in ("r:FN", "r:PFN", "r:PFNB", "r:CONQUER")),
         ),

@@ -13,7 +13,7 @@ PATIENCE = 600.0
 def exact_beside_kernel_packages() -> Iterator[Row]:
     """kernlab and TorchKM solve the same problem as n_components="exact"."""
     task = Task(n=2_000, level=0.1, alpha=1e-4, fit_intercept=True)
-    ours = run("quernel.bench.systems:QUERNEL", task, threads=None)
+    ours = run("quernel.bench:QUERNEL", task, threads=None)
     for peer in ("benchmarks.systems.r:KQR", "benchmarks.systems.torchkm:KQR"):
         theirs = run(peer, task, time_limit=PATIENCE, threads=None)
         what = f"exact, against {theirs.system}, n=2,000, level 0.1, alpha 1e-4"
@@ -38,7 +38,7 @@ def hard_fits_beside_interior_points() -> Iterator[Row]:
     """The fastest of the solvers of alpha = 0 whose mean loss is within 1e-3 of our certified objective; one thread."""
     for bandwidth, goal in ((0.2, 8), (1.0, 25)):
         task = Task(n=200_000, level=0.5, alpha=1e-8, M=100, bandwidth=bandwidth)
-        ours = run("quernel.bench.systems:QUERNEL", task, time_limit=PATIENCE)
+        ours = run("quernel.bench:QUERNEL", task, time_limit=PATIENCE)
         peers = [run(peer, task, time_limit=PATIENCE) for peer in UNPENALISED]
         able = [peer for peer in peers if peer.done and peer.loss <= ours.objective * (1 + 1e-3)]
         what = f"n=200,000, M=100, bandwidth {bandwidth:g}, alpha 1e-8, one thread"

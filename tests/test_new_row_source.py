@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quernel
+from quernel._threads import read_ahead
 from quernel.data import MemmapRows, Piece, RowsError, RowSource, StreamedDesign, statistics
-from quernel.data.passes import read_ahead
 from quernel.data.sources import check_piece
 from support.models import plain_regressor
 

@@ -7,7 +7,8 @@ the user allows BLAS (OMP_NUM_THREADS, threadpoolctl), but no more than there ar
 - `blocks`, `strips`      divide rows into slices whose features have a convenient size;
 - `single_threaded_blas`  limits BLAS for the duration of a `with` block, and says how many threads to use instead;
 - `parallel_map`          is a parallel map over blocks;
-- `submit`                starts one call in the background.
+- `submit`                starts one call in the background;
+- `read_ahead`            runs a generator in a thread, so that one item is used while the next ones are read.
 
 The threads run numpy and nogil numba code, so the interpreter lock is no bottleneck. One pool per thread count lives
 for the whole process. Calls from one of its own threads run serially: waiting there for others could deadlock. Its
@@ -19,11 +20,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from functools import cache, partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from threadpoolctl import LibController, ThreadpoolController
@@ -210,6 +212,63 @@ def _reset_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+# Items of `read_ahead` that may be finished or in progress before they are asked for: a bound on memory.
+AHEAD = 2
+READING_THREAD = "quernel-reading-ahead"
+_END = object()  # marks the end of the queue
+
+
+def read_ahead(pieces: Generator[Item, None, None], ahead: int = AHEAD) -> Iterator[Item]:
+    """Iterate over a generator that runs in a thread, at most `ahead` items in front of the consumer.
+
+    Exceptions of the generator are raised here. The thread starts when the first item is asked for. It has ended, and
+    the generator is closed with its files, once the iterator is exhausted, has raised, or is closed or collected as
+    garbage where a consumer stops early.
+    """
+    queue: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+    room, stop = threading.Semaphore(ahead), threading.Event()
+    # A daemon: a thread that waits for room must not keep the interpreter from exiting.
+    thread = threading.Thread(target=_produce, args=(pieces, queue, room, stop), name=READING_THREAD, daemon=True)
+    thread.start()
+    try:
+        while True:
+            piece, error = queue.get()
+            if error is not None:
+                raise error
+            if piece is _END:
+                return
+            room.release()
+            yield piece
+            del piece  # so that its memory is free while the next one is awaited
+    finally:
+        stop.set()
+        room.release()
+        thread.join()
+
+
+def _produce(
+    pieces: Generator[Any, None, None],
+    queue: SimpleQueue[tuple[Any, BaseException | None]],
+    room: threading.Semaphore,
+    stop: threading.Event,
+) -> None:
+    """Body of the thread: put (item, None) into the queue, then (_END, None), or (None, error) after an exception."""
+    try:
+        while True:
+            room.acquire()
+            if stop.is_set():
+                return
+            piece = next(pieces, _END)
+            queue.put((piece, None))
+            if piece is _END:
+                return
+            del piece
+    except BaseException as error:
+        queue.put((None, error))
+    finally:
+        pieces.close()
 
 
 # Row blocks. *Blocks* are the unit of map-reduce and of threads: large enough that the overhead of a call is

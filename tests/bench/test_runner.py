@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quernel.bench import Task, compare, describe_machine, run, time_best
-from quernel.bench.runner import fit_and_score, load_system
+from quernel.bench import Task, compare, describe_machine, fit_and_score, load_system, run, time_best
 
 TASK = Task(n=100, level=0.5, alpha=1e-2, M=5, repeats=1)
 BROKEN = """
@@ -87,7 +86,7 @@ def test_the_data_are_made_before_anybody_is_timed(broken):
 
 def test_rows_are_held_against_the_first_ones_bound(broken):
     seen = []
-    rows = compare(["quernel.bench.systems:QUERNEL", broken + "WRONG"], TASK, problem="a task", callback=seen.append)
+    rows = compare(["quernel.bench:QUERNEL", broken + "WRONG"], TASK, problem="a task", callback=seen.append)
     assert rows == seen
     assert [row["problem"] for row in rows] == ["a task"] * 2
     assert 0 <= rows[0]["excess"] <= 1e-6
@@ -102,7 +101,7 @@ def test_best_is_the_shortest_and_gives_the_last_answer():
 
 
 def test_what_takes_long_is_not_run_again(monkeypatch):
-    monkeypatch.setattr("quernel.bench.systems.LONG", 0.0001)
+    monkeypatch.setattr("quernel.bench.LONG", 0.0001)
     calls = []
     assert time_best(lambda: calls.append(time.sleep(0.001)), repeats=4)[0] >= 0.001
     assert len(calls) == 1

@@ -12,13 +12,12 @@ from benchmarks import comparisons, page
 from benchmarks.systems import quadratic
 from benchmarks.systems.forecasters import LEVELS
 
-from quernel.bench import Answer, Task
-from quernel.bench.runner import fit_and_score, load_system
+from quernel.bench import Answer, Task, fit_and_score, load_system
 from quernel.datasets import make_homoscedastic
 from quernel.metrics import pinball_loss
 
 ROOT = Path(__file__).parents[2]
-QUERNEL = "quernel.bench.systems:QUERNEL"
+QUERNEL = "quernel.bench:QUERNEL"
 FEATURES = Task(n=300, level=0.3, alpha=1e-3, M=20, bandwidth=0.5, repeats=1)
 KERNEL = Task(n=200, level=0.3, alpha=1e-3, fit_intercept=True, repeats=1)
 # So few features that the unpenalised optimum is unique and of moderate size: this alpha is then as good as none.
@@ -26,8 +25,8 @@ LINEAR = Task(n=400, level=0.3, alpha=1e-9, M=8, bandwidth=0.5, repeats=1)
 
 # What each is known to reach: their own tolerances differ.
 CASES = [
-    ("quernel.bench.systems:HIGHS", LINEAR, 1e-6),
-    ("quernel.bench.systems:HIGHS_IPM", LINEAR, 1e-6),
+    ("quernel.bench:HIGHS", LINEAR, 1e-6),
+    ("quernel.bench:HIGHS_IPM", LINEAR, 1e-6),
     ("benchmarks.systems.statsmodels:QUANTREG", LINEAR, 1e-5),
     ("benchmarks.systems.pyfixest:FRISCH_NEWTON", LINEAR, 1e-6),
     ("benchmarks.systems.pyfixest:FRISCH_NEWTON", replace(LINEAR, fit_intercept=True), 1e-6),
@@ -91,7 +90,7 @@ def test_conquer_comes_near():
 
 
 def test_ridge_has_times_but_no_objective():
-    found = result("quernel.bench.systems:RIDGE", FEATURES)
+    found = result("quernel.bench:RIDGE", FEATURES)
     assert found["seconds"] > 0
     assert "objective" not in found
 

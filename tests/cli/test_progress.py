@@ -9,7 +9,7 @@ from rich.console import Console
 
 from quernel import TabularQuantileRegressor
 from quernel.cli import console
-from quernel.data.passes import begin_pass, watching
+from quernel.data.sources import begin_pass, watching
 from quernel.solvers.progress import Progress, listening, report, report_stage
 
 

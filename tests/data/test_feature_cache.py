@@ -29,8 +29,7 @@ from quernel.data import (
     sum_tuples,
 )
 from quernel.data.feature_cache import DiskCache, MemoryCache, disk_pays, in_memory, new_cache
-from quernel.data.passes import watching
-from quernel.data.sources import check_policy
+from quernel.data.sources import check_policy, watching
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.solvers.screening import rounds

@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from quernel._threads import READING_THREAD
 from quernel.data import MemmapRows, ParquetRows, RowsError, parquet, sources
-from quernel.data.passes import THREAD_NAME
 
 N = 5000
 
@@ -147,7 +147,7 @@ def open_rows(folder):
 
 
 def reading():
-    return [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    return [thread for thread in threading.enumerate() if thread.name == READING_THREAD]
 
 
 def test_rows_travel(tmp_path, table, small_blocks):

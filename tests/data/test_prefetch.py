@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from quernel.data.passes import THREAD_NAME, read_ahead
+from quernel._threads import READING_THREAD, read_ahead
 
 
 def readers():
-    return [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    return [thread for thread in threading.enumerate() if thread.name == READING_THREAD]
 
 
 class Numbers:
@@ -67,7 +67,7 @@ def test_reading_overlaps_the_work():
             yield k
 
     assert list(read_ahead(pieces())) == [0, 1, 2]
-    assert makers == {THREAD_NAME}
+    assert makers == {READING_THREAD}
 
 
 @pytest.mark.parametrize("how", ["closed", "forgotten", "failed"])

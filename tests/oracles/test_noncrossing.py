@@ -14,7 +14,7 @@ from quernel.losses import Hinge, Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 from quernel.solvers.linear_system import BlockTridiagonal
-from quernel.solvers.noncrossing import driver, newton
+from quernel.solvers.noncrossing import driver
 from quernel.solvers.noncrossing.problem import Duals, certify, crossing
 from support.pinball_optima import objective, shares
 
@@ -151,15 +151,15 @@ def test_only_what_crosses_is_moved():
 
 def sizes_of_inner_problems(monkeypatch, problem, **settings):
     """The joint solution, and for every inner problem its number of rows and its width."""
-    seen, inner = [], newton._inner
+    seen, inner = [], driver._inner
 
     def watched(near, place, anchors, width, *rest):
         seen.append((len(near.y), width))
         return inner(near, place, anchors, width, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(newton, "_inner", watched)
-        patch.setattr(newton, "OPTIONS", replace(newton.OPTIONS, **settings))
+        patch.setattr(driver, "_inner", watched)
+        patch.setattr(driver, "OPTIONS", replace(driver.OPTIONS, **settings))
         return driver.solve(problem, tol=1e-7), np.array(seen).T
 
 

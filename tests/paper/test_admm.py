@@ -14,8 +14,7 @@ from quernel.losses import Hinge, Logistic, Pinball, Squared
 from quernel.objective import Problem
 from quernel.paper import EXPERIMENTS
 from quernel.paper.holdout_fit import LEVELS, OPTIONS, fit_and_select, fit_ridge_path, record_gaps, solve_grid
-from quernel.paper.reproduction import Reproduction
-from quernel.paper.runner import Finished, Results, make_stamp, run_task
+from quernel.paper.reproduction import Finished, Reproduction, Results, make_stamp, run_task
 from quernel.paper.simulated import KERNEL, make_trial, spline_features
 from support.command_line import run_process
 from support.tiny_experiment import TINY

@@ -13,7 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.paper.runner import TASKS_FILE, Finished, Results, make_stamp, task_rng
+from quernel.paper.reproduction import TASKS_FILE, Finished, Results, make_stamp, task_rng
 from support.tiny_experiment import TINY, reproduce
 
 TESTS = str(Path(__file__).parents[1])

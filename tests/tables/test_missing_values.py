@@ -10,9 +10,9 @@ import pytest
 
 from quernel.conformal.table_model import TableModel, UnseenCategories, UnseenCategoriesWarning
 from quernel.tables import TableError, TextColumn
+from quernel.tables.columns import MISSING_MARKERS, equivalent_spellings
 from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.files import read_table
-from quernel.tables.missing_values import MISSING_MARKERS, equivalent_spellings
 from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
 from support.models import plain_regressor

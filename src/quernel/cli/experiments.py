@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from quernel.paper import Experiment, Verdict
     from quernel.paper.experiment import Size
     from quernel.paper.output import Chapter
-    from quernel.paper.reproduction import Reproduction, Work
-    from quernel.paper.runner import Finished, Listener
+    from quernel.paper.reproduction import Finished, Listener, Reproduction, Work
 
-SYSTEMS = "quernel.bench.systems:"
+SYSTEMS = "quernel.bench:"
 # Seconds per system and task.
 TIME_LIMIT = 10.0
 # A large and a small problem, with the systems that run on each; quernel first, for its lower bound.
@@ -193,7 +192,7 @@ def _list_experiments(known: Sequence[Experiment]) -> RichTable:
 @contextmanager
 def _progress(work: Work, workers: int) -> Iterator[Listener]:
     """Show a progress bar with the time left on a terminal, else an occasional line."""
-    from quernel.paper.runner import task_key
+    from quernel.paper.reproduction import task_key
 
     to_do = [
         one.cost(task)

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel._threads import read_ahead
 from quernel.data import sources
-from quernel.data.passes import read_ahead
 from quernel.data.sources import (
     Array,
     Piece,

@@ -32,8 +32,7 @@ from quernel.data.design_matrix import (
     stratified_indices,
 )
 from quernel.data.feature_cache import Cache, disk_pays, fits_memory, new_cache
-from quernel.data.passes import begin_pass
-from quernel.data.sources import ArrayRows, Piece, RowSource
+from quernel.data.sources import ArrayRows, Piece, RowSource, begin_pass
 from quernel.data.spilled_state import SpilledRowState
 
 Array = NDArray[np.floating]
@@ -369,7 +368,7 @@ class StreamedDesign:
     ) -> Any:
         """Map-reduce over the blocks of the source: each thread streams a contiguous run of them.
 
-        `watched` reports the rows done to whoever watches progress (`passes.watching`).
+        `watched` reports the rows done to whoever watches progress (`sources.watching`).
         """
         n_blocks = len(self.source.spans)
         threads = max(1, min(self.threads, n_blocks))

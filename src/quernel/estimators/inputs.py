@@ -26,8 +26,8 @@ from quernel.data.sources import is_stream
 from quernel.estimators.validation import check_training
 from quernel.estimators.warnings import stacklevel_of_caller
 from quernel.tables import TableEncoder, TableWarning
+from quernel.tables.column_stats import find_numeric_traps
 from quernel.tables.frames import open_frame
-from quernel.tables.traps import find_numeric_traps
 from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]

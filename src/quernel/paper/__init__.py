@@ -4,9 +4,8 @@ Every item of the paper is an `Experiment`, and related ones share a module: the
 repetitions), what one task measures, and how all measurements become figures, tables and verdicts.
 
     experiment    `Experiment` and `Task`; `measurements` has the `Table` of results, its means, intervals and slopes
-    runner        runs tasks in worker processes, each with its own seed, and stores results as they finish
     output        figures, tables and verdicts on disk, and on one HTML page
-    reproduction  all of this for a set of experiments, in one folder (`quernel reproduce`)
+    reproduction  runs the tasks of a set of experiments, stores and shows all in one folder (`quernel reproduce`)
 
 What experiments share: `holdout_fit` is the paper's tuning, `simulated` its simulations with their true risks,
 `paper_numbers` what it prints, `figures` the parts of a figure.

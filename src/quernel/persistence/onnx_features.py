@@ -45,9 +45,8 @@ from quernel.persistence.onnx_graph import (
     where,
 )
 from quernel.tables import NumberColumn, TableEncoder, TextColumn
-from quernel.tables.columns import CYCLES, Column
+from quernel.tables.columns import CYCLES, Column, Markers, number_markers
 from quernel.tables.frames import factorize, open_frame
-from quernel.tables.missing_values import Markers, number_markers
 
 Array = NDArray[np.floating]
 FeatureMap = RandomFeatures | PivotedCholesky | Nystroem | LandmarkPredictor | PrecomputedFeatures

@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from quernel.conformal.table_model import TableModel
 from quernel.plots.models import Floats
 from quernel.tables import BooleanColumn, DateColumn, TableEncoder, TableError, TextColumn, TimeColumn
-from quernel.tables.columns import CYCLES, Column
+from quernel.tables.columns import CYCLES, Column, number_markers
 from quernel.tables.frames import refuse_repeated_names
-from quernel.tables.missing_values import number_markers
 
 # Names of the categories that a model of tables does not know, and of missing ones.
 OTHER, MISSING = "(other)", "(missing)"

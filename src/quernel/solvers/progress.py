@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from quernel.data.passes import Pass, watching
+from quernel.data.sources import Pass, watching
 
 # Typical number of passes over rows of files: to summarise them, to draw a sample, and to screen and check all of them
 # once or twice.

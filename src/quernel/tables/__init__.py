@@ -1,9 +1,9 @@
 """Tables of mixed columns: encoding columns as numbers, and reading files."""
 
+from quernel.tables.column_stats import TableWarning
 from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError
-from quernel.tables.traps import TableWarning
 
 __all__ = [
     "BooleanColumn",

@@ -17,10 +17,9 @@ from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 
-from quernel.tables.columns import TextColumn
+from quernel.tables.columns import TextColumn, number_markers, text_markers
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError
-from quernel.tables.missing_values import number_markers, text_markers
 from quernel.tables.parquet_table import ColumnFilter, refuse_same_names
 
 if TYPE_CHECKING:

@@ -12,20 +12,29 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
-from quernel.tables.column_stats import OPTIONS, Alarm, choose_encoding, encodable_kind
+from quernel.tables.column_stats import (
+    OPTIONS,
+    Alarm,
+    choose_encoding,
+    describe_leak,
+    describe_tail,
+    encodable_kind,
+    find_date_parts,
+    sampling_step,
+)
 from quernel.tables.columns import (
     Column,
+    Markers,
     NumberColumn,
     TargetColumn,
     TextColumn,
     check_readable,
     row_folds,
     sum_targets,
+    text_markers,
     with_target,
 )
 from quernel.tables.frames import Frame, TableError, open_frame, suggest_name
-from quernel.tables.missing_values import Markers, text_markers
-from quernel.tables.traps import describe_leak, describe_tail, find_date_parts, sampling_step
 
 Array = NDArray[np.floating]
 

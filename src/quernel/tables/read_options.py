@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quernel.tables.columns import NumberColumn
+from quernel.tables.columns import NumberColumn, number_markers
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError, as_entries, suggest_name, to_numbers
-from quernel.tables.missing_values import number_markers
 from quernel.tables.parquet_table import kind_of_type
 
 Array = NDArray[np.floating]

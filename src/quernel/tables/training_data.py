@@ -17,12 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quernel.data.dask import DaskRows
+from quernel.tables.column_stats import LONG_TAIL
 from quernel.tables.encoded_rows import EncodedRows, encode_rows, join_pieces
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Frame, TableError, as_entries, factorize
 from quernel.tables.parquet_table import ParquetTable, kind_of_type
 from quernel.tables.read_options import ReadOptions, read_numbers, read_targets
-from quernel.tables.traps import LONG_TAIL
 
 Array = NDArray[np.floating]
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from quernel._threads import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.data.design_matrix import FeatureMap
-from quernel.data.passes import begin_pass
+from quernel.data.sources import begin_pass
 from quernel.features import Nystroem
 from quernel.kernels import Kernel
 from quernel.losses import Pinball
