@@ -259,7 +259,7 @@ def _draw_weight(rng: np.random.Generator, n: int) -> tuple[Array | None, str]:
 class SmallBlocks:
     """Rows in memory that stream in blocks of 7 to 64 rows, as those of a file do."""
 
-    names, cache = None, "recompute"
+    names = None
 
     def __init__(self, X: Array, y: Array, weight: Array | None) -> None:
         self._parts = X, y, weight

@@ -98,20 +98,6 @@ def test_the_example_of_rows_beyond_memory_runs(capsys):
     assert not (namespace["folder"] / "fit.ckpt").exists()
 
 
-def test_the_page_on_scale_shows_the_measured_cost_of_cached_features():
-    lines = json.loads((ROOT / "benchmarks" / "caching.json").read_text())["results"]
-    assert lines
-    for line in lines:
-        per_feature = (line[f"{name}_ns"] for name in ("recomputed", "written", "warm", "cold"))
-        fits = (line[f"fit_{name}"]["seconds"] for name in ("recompute", "disk"))
-        cells = [f"{number:.1f}" for number in per_feature] + [f"{number:.1f} s" for number in fits] + [line["auto"]]
-        assert "| " + " | ".join(cells) + " |" in SCALE
-        per_feature = (line[f"{name}_float32_ns"] for name in ("written", "warm", "cold"))
-        fits = (line[f"fit_{name}_float32"]["seconds"] for name in ("disk", "auto"))
-        cells = [f"{number:.1f}" for number in per_feature] + [f"{number:.1f} s" for number in fits]
-        assert "| " + " | ".join([*cells, line["auto_float32"]]) + " |" in SCALE
-
-
 def test_the_coverage_example_covers_once_it_is_calibrated(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", COVERAGE, re.S)
     exec(compile(example, "coverage.md", "exec"), {})

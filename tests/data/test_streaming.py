@@ -12,8 +12,7 @@ import pytest
 from quernel._threads import parallel_map
 from quernel.data import ArrayRows, InMemoryDesign, streaming, sum_tuples
 from quernel.data.sources import MemmapRows
-from quernel.data.spilled_state import SpilledRowState
-from quernel.data.streaming import StreamedDesign, _tree_reduce
+from quernel.data.streaming import SpilledRowState, StreamedDesign, _tree_reduce
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Huber, Logistic, Loss, Pinball
@@ -234,7 +233,7 @@ def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
 KILLED = """
 import sys, tempfile
 import numpy as np
-from quernel.data.spilled_state import SpilledRowState
+from quernel.data.streaming import SpilledRowState
 tempfile.tempdir = sys.argv[1]
 memory = SpilledRowState(2, 0)
 with memory.open(0) as block:
@@ -255,7 +254,7 @@ def test_nothing_is_left_of_the_shelf_of_a_process_that_was_killed(tmp_path):
 
 FULL = """
 import numpy as np, resource, signal
-from quernel.data.spilled_state import SpilledRowState
+from quernel.data.streaming import SpilledRowState
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))

@@ -1,26 +1,15 @@
 """Features stored in single precision: half the memory, and a certificate that says what it costs."""
 
-import tempfile
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from quernel import (
-    ConformalQuantileRegressor,
-    KernelClassifier,
-    KernelQuantileRegressorCV,
-    KernelRegressor,
-    estimate_cost,
-)
-from quernel.data import ArrayRows, InMemoryDesign, MemmapRows, ParquetRows, StreamedDesign, dask_tasks, feature_cache
+from quernel import KernelClassifier, KernelRegressor, estimate_cost
+from quernel.data import ArrayRows, InMemoryDesign, MemmapRows, StreamedDesign, dask_tasks
 from quernel.data.design_matrix import Float32Map
 from quernel.datasets import make_homoscedastic
 from quernel.estimators.solve import Task
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
-from quernel.solvers.screening import rounds
 from support.models import plain_regressor
 
 
@@ -76,7 +65,8 @@ def test_features_of_either_kind_can_be_rounded(sampling):
     assert single.duality_gap_.max() <= 2e-6
 
 
-# Rows that are far away: features are cached in single precision, and the fit is proved on those that predict.
+# Rows that are far away: features on Dask workers are stored in single precision, and the fit is proved on those that
+# predict. Features of files are computed again in every pass, and never rounded.
 
 N, M = 60_000, 40
 ROOM, PLENTY = 1_800_000, 8 * N * M  # bytes: raw rows have no room in either, and rounded features have in the second
@@ -107,12 +97,6 @@ def solves(monkeypatch):
     return done
 
 
-@pytest.fixture(autouse=True)
-def temporary_folder_on_disk(monkeypatch, tmp_path_factory):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
-    monkeypatch.setattr(feature_cache, "in_memory", lambda folder: False)
-
-
 def settings_with(**others):
     return {"n_components": M, "random_state": 0, "bandwidth": 1.0, "alpha": 1e-4, "max_memory": PLENTY, **others}
 
@@ -129,121 +113,47 @@ def objective(model, name, X, y):
     return loss.value(residual).mean(axis=0) + model.alpha_ * np.sum(model.coef_**2, axis=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "cache"), [(name, "disk") for name in MODELS] + [("quantiles", "memory"), ("logcosh", "folder")]
-)
-def test_streamed_rows_are_fitted_on_float32_features_and_certified_on_float64_ones(
-    name, cache, table, solves, tmp_path
-):
-    X, y = table[0], target_of(name, table[1])
-    columns = {f"x{j:02}": X[:, j] for j in range(X.shape[1])}
-    pq.write_table(pa.table(columns | {"y": y}), tmp_path / "rows.parquet", row_group_size=9000)
-    source = ParquetRows(tmp_path / "rows.parquet", "y", cache=tmp_path if cache == "folder" else cache)
-    streamed = MODELS[name](**settings_with(dtype="float32")).fit(source)
-    (rounded, first), (exact, proof) = solves
-    assert rounded.rounded
-    assert not exact.rounded
-    single, double = (
-        MODELS[name](**settings_with(dtype=kind, max_memory=None)).fit(X, y) for kind in ("float32", "float64")
-    )
-    np.testing.assert_allclose(streamed.objective_, objective(streamed, name, X, y), rtol=1e-12)
-    assert np.all(first.objective != streamed.objective_), "control: rounding shows"
-    assert streamed.duality_gap_.max() <= 1e-6
-    for in_memory in (single, double):
-        apart = np.abs(streamed.objective_ / in_memory.objective_ - 1)
-        np.testing.assert_array_less(apart, streamed.duality_gap_ + in_memory.duality_gap_ + 1e-15)
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
-    assert streamed.n_iter_ == (first.iterations + proof.iterations).max()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_proof_takes_one_sweep_over_unrounded_features(name, table, solves, monkeypatch):
-    sweeps = []
-
-    def counted(sweep):
-        return lambda self, *args, **kwargs: (sweeps.append(self), sweep(self, *args, **kwargs))[1]
-
-    monkeypatch.setattr(StreamedDesign, "map_reduce", counted(StreamedDesign.map_reduce))
-    monkeypatch.setattr(StreamedDesign, "map_reduce_split", counted(StreamedDesign.map_reduce_split))
-    X, y = table[0], target_of(name, table[1])
-    streamed = MODELS[name](**settings_with(dtype="float32")).fit(MemmapRows(X, y, cache="memory"))
-    _, (exact, _) = solves
-    assert [rows._shared is exact._shared for rows in sweeps] == [False] * (len(sweeps) - 1) + [True]
-    assert streamed.duality_gap_.max() <= 1e-6
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fit_that_rounding_has_spoilt_goes_on(name, table, solves, monkeypatch):
     # Features of two digits: were the certificate that of the rounded problem, nobody would notice.
-    monkeypatch.setattr(Float32Map, "transform", lambda self, X: np.round(self.feature_map.transform(X), 2))
+    da, dask = pytest.importorskip("dask.array"), pytest.importorskip("dask")
+    monkeypatch.setattr(Float32Map, "transform", lambda self, X, **_: np.round(self.feature_map.transform(X), 2))
+    typed = dask_tasks.TypedMap.__call__
+
+    def rounded(self, X):
+        return typed(self, X) if self.dtype is float else np.round(typed(self, X), 2)
+
+    monkeypatch.setattr(dask_tasks.TypedMap, "__call__", rounded)
     X, y = table[0], target_of(name, table[1])
-    streamed = MODELS[name](**settings_with(dtype="float32")).fit(MemmapRows(X, y, cache="disk"))
+    with dask.config.set(scheduler="synchronous"):
+        rows = da.from_array(X, chunks=(11_000, -1)), da.from_array(y, chunks=11_000)
+        far = MODELS[name](**settings_with(dtype="float32")).fit(*rows)
     (_, first), (_, then) = solves
     assert first.relative_gap.max() <= 1e-6
     spoilt = MODELS[name](**settings_with()).fit(X[:1000], y[:1000])
-    spoilt.coef_, spoilt.intercept_, spoilt.feature_map_ = first.coef, first.intercept, streamed.feature_map_
-    assert np.all(objective(spoilt, name, X, y) > streamed.objective_ * (1 + 1e-5))
-    np.testing.assert_allclose(streamed.objective_, objective(streamed, name, X, y), rtol=1e-12)
-    assert streamed.duality_gap_.max() <= 1e-6
+    spoilt.coef_, spoilt.intercept_, spoilt.feature_map_ = first.coef, first.intercept, far.feature_map_
+    assert np.all(objective(spoilt, name, X, y) > far.objective_ * (1 + 1e-5))
+    np.testing.assert_allclose(far.objective_, objective(far, name, X, y), rtol=1e-12)
+    assert far.duality_gap_.max() <= 1e-6
     assert then.sweeps > 2
 
 
-def test_nothing_is_rounded_that_is_not_cached(table, solves):
-    fits = [
-        plain_regressor([0.1, 0.5], **settings_with(dtype=kind, max_memory=ROOM)).fit(MemmapRows(*table, cache=cache))
-        for kind, cache in (("float64", "recompute"), ("float32", "recompute"), ("float32", "auto"))
-    ]
-    assert len(solves) == 3, "no second solve"
-    labels = target_of("hinge", table[1])
-    KernelClassifier("hinge", **settings_with(dtype="float32")).fit(MemmapRows(table[0], labels, cache="recompute"))
-    assert len(solves) == 4, "classes are streamed as their rows say"
-    for other in fits[1:]:
-        np.testing.assert_array_equal(fits[0].coef_, other.coef_)
-        np.testing.assert_array_equal(fits[0].duality_gap_, other.duality_gap_)
-
-
-def test_small_problems_are_solved_on_unrounded_features(table, solves):
-    X, y = table[0][:3000], table[1][:3000]
-    streamed, in_memory = (
-        plain_regressor([0.1, 0.5], **settings_with(dtype=kind, max_memory=500_000)).fit(MemmapRows(X, y, cache="disk"))
+@pytest.mark.parametrize("name", MODELS)
+def test_features_of_files_are_not_rounded(name, table, solves):
+    X, y = table[0], target_of(name, table[1])
+    single, double = (
+        MODELS[name](**settings_with(dtype=kind, max_memory=ROOM)).fit(MemmapRows(X, y))
         for kind in ("float32", "float64")
     )
-    assert len(solves) == 2
-    np.testing.assert_array_equal(streamed.coef_, in_memory.coef_)
-    np.testing.assert_allclose(streamed.objective_, objective(streamed, "quantiles", X, y), rtol=1e-12)
+    assert [type(rows) for rows, _ in solves] == [StreamedDesign] * 2, "no second solve"
+    np.testing.assert_array_equal(single.coef_, double.coef_)
+    np.testing.assert_array_equal(single.duality_gap_, double.duality_gap_)
 
 
-def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(table, solves, tmp_path, monkeypatch):
+def test_warm_starts_of_rounded_features(table):
     X, y = table
-    kwargs = settings_with(dtype="float32")
-    model = plain_regressor([0.1, 0.9], **kwargs, warm_start=True).fit(MemmapRows(X[:-3000], y[:-3000]))
-    model.fit(MemmapRows(X, y))
-    (_, cold), _, (_, warm), _ = solves
-    assert warm.hessian_rows < cold.hessian_rows
-    assert model.duality_gap_.max() <= 1e-6
-    in_memory = plain_regressor([0.1, 0.9], **settings_with(dtype="float32", max_memory=None), warm_start=True)
-    assert in_memory.fit(X[:-3000], y[:-3000]).fit(X, y).duality_gap_.max() <= 2e-6
-
-    solves.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(rounds, "_proof", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            plain_regressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
-    again = plain_regressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
-    (_, whole), (_, rest), _ = solves
-    assert rest.sweeps < whole.sweeps
-    in_memory = plain_regressor([0.1, 0.9], **settings_with(max_memory=None)).fit(X, y)
-    np.testing.assert_allclose(again.objective_, in_memory.objective_, rtol=2e-6)
-    assert list(tmp_path.iterdir()) == []
-
-    grid = {"alphas": [1e-4], "bandwidths": [1.0], "cv": 2}
-    kwargs = {name: value for name, value in kwargs.items() if name not in ("alpha", "bandwidth")}
-    search = KernelQuantileRegressorCV([0.1, 0.9], **kwargs, **grid).fit(MemmapRows(X, y))
-    assert search.duality_gap_.max() <= 1e-6
-    wrapped = ConformalQuantileRegressor(plain_regressor([0.1, 0.9], **kwargs), coverage=0.8, random_state=0)
-    ends = wrapped.fit(MemmapRows(X, y)).predict_interval(X)
-    assert 0.77 < np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])) < 0.83
-    assert len(solves) == 7, "each solved, and proved"
+    model = plain_regressor([0.1, 0.9], **settings_with(dtype="float32", max_memory=None), warm_start=True)
+    assert model.fit(X[:-3000], y[:-3000]).fit(X, y).duality_gap_.max() <= 2e-6
 
 
 def test_dask_workers_keep_rounded_features(table, solves, monkeypatch):

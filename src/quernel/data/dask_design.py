@@ -288,9 +288,6 @@ class DaskDesign:
     def use_threads(self, threads: int) -> None:
         """Do nothing: workers have their own threads."""
 
-    def close(self) -> None:
-        """Do nothing: the workers free their features with the design."""
-
     def in_memory(self, reason: str, *, instead: str = "solver='newton'") -> InMemoryDesign:
         """Raise a ValueError that begins with `reason` and names the alternative `instead`: Phi is on the workers."""
         raise ValueError(

@@ -231,9 +231,6 @@ class InMemoryDesign:
         """Share passes among so many threads."""
         self.threads = threads
 
-    def close(self) -> None:
-        """Do nothing: the features are freed with the design."""
-
     def in_memory(self, reason: str, *, instead: str = "solver='newton'") -> InMemoryDesign:  # noqa: ARG002
         """Itself; a design matrix out of core raises a ValueError that begins with `reason`."""
         return self

@@ -27,7 +27,6 @@ from quernel.data.sources import (
     RowsError,
     Stamp,
     check_piece,
-    check_policy,
     check_stamp,
     count_block_rows,
     read_stamp,
@@ -282,12 +281,6 @@ class ParquetRows(BlockedRows):
     filters : pyarrow expression, list of (column, operator, value), list of such lists, or None
         Rows to keep; a list of lists is a disjunction ("or") of conjunctions ("and"). The constructor counts the rows
         that are kept, in one pass over the columns that the filters name.
-    cache : "auto", "recompute", "memory", "disk", or a folder, default="auto"
-        Whether a fit that streams these rows caches their features after the first pass: see docs/scale.md.
-        "recompute" never caches. "memory" and "disk" (in the temporary folder, or in the folder given) always do, or
-        raise an error. "auto" caches in memory if half of `max_memory` holds the features, on disk if that should be
-        faster than recomputing them, and not otherwise. Cached features have the estimator's `dtype`: float64 leaves
-        the fit unchanged, float32 takes half the space. The cache is deleted when the fit ends.
     """
 
     def __init__(
@@ -298,11 +291,9 @@ class ParquetRows(BlockedRows):
         columns: Sequence[str] | None = None,
         weight: str | None = None,
         filters: Any = None,
-        cache: str | os.PathLike[str] = "auto",
     ) -> None:
         _require_pyarrow()
         _check_names(columns, target, weight)
-        self.cache = check_policy(cache)
         self.target, self.weight, self.weighted = target, weight, weight is not None
         self._filter = as_expression(filters)
         found, filesystem, self._from_folders = find_files(paths)

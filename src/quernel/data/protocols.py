@@ -28,8 +28,7 @@ from quernel.data.design_matrix import Reduce, Step
 if TYPE_CHECKING:
     from quernel.data.dask_design import DaskDesign, DaskRowState
     from quernel.data.design_matrix import InMemoryDesign, RowState
-    from quernel.data.spilled_state import SpilledRowState
-    from quernel.data.streaming import StreamedDesign
+    from quernel.data.streaming import SpilledRowState, StreamedDesign
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -65,9 +64,6 @@ class DesignMatrix(Protocol[State]):
 
     def use_threads(self, threads: int) -> None:
         """Share passes among so many threads of this process; rows elsewhere have threads of their own."""
-
-    def close(self) -> None:
-        """Drop stored features and free their space; later passes recompute them."""
 
     # Sizes
 

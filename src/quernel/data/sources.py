@@ -8,7 +8,6 @@ leaves them on their workers.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,7 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,8 +31,6 @@ Stamp = tuple[Any, ...]
 # block is then negligible beside reading it, and a few blocks in flight take little memory on any machine.
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 * 2**20
-# Where the features of streamed rows are cached; a folder is another possibility.
-CACHE_POLICIES = ("auto", "recompute", "memory", "disk")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +68,7 @@ class Piece(NamedTuple):
 class RowSource(Protocol):
     """Out-of-core rows, read as a stream of blocks: in every pass the same blocks, in the same order.
 
-    Blocks are numbered from 0, as in `spans`. Several streams may be open at once, in different threads. A source may
-    have an attribute `cache`, the policy for cached features (see `ParquetRows`); without it, the policy is "auto".
+    Blocks are numbered from 0, as in `spans`. Several streams may be open at once, in different threads.
     """
 
     @property
@@ -158,7 +153,7 @@ class SelectedRows:
     """
 
     def __init__(self, source: RowSource, chosen: Mask) -> None:
-        self.source, self.cache = source, getattr(source, "cache", "auto")
+        self.source = source
         self.n_columns, self.names, self.weighted = source.n_columns, source.names, source.weighted
         counts = [int(np.count_nonzero(chosen[span])) for span in source.spans]
         self._blocks = [k for k, count in enumerate(counts) if count]  # blocks of the source with chosen rows
@@ -187,7 +182,7 @@ class ShiftedRows:
     """A row source with y - centre for y."""
 
     def __init__(self, source: RowSource, centre: float) -> None:
-        self.source, self.centre, self.cache = source, centre, getattr(source, "cache", "auto")
+        self.source, self.centre = source, centre
         self.n_rows, self.n_columns, self.names = source.n_rows, source.n_columns, source.names
         self.spans, self.weighted, self.place = source.spans, source.weighted, source.place
 
@@ -209,27 +204,6 @@ def positive_weight_mask(source: Any) -> Mask:
         above = [piece.weight > 0 for piece in pieces]
         return np.concatenate(above) if above else np.ones(source.n_rows, dtype=bool)
     return np.ones(source.n_rows, dtype=bool) if source.weight is None else np.asarray(source.weight > 0)
-
-
-def check_policy(cache: Any) -> Any:
-    """Validate a cache policy: one of CACHE_POLICIES, or a folder in which files can be created."""
-    if cache in CACHE_POLICIES:
-        return cache
-    policies = ", ".join(repr(policy) for policy in CACHE_POLICIES)
-    if not isinstance(cache, str | os.PathLike):
-        raise RowsError(f"cache must be one of {policies}, or a folder; got {cache!r}.")
-    if not Path(cache).is_dir():
-        raise RowsError(
-            f"There is no folder {os.fspath(cache)!r}: cache must be one of {policies}, or a folder that exists."
-        )
-    try:
-        tempfile.TemporaryFile(dir=os.fspath(cache)).close()
-    except OSError as error:
-        raise RowsError(
-            f"Features cannot be cached in {os.fspath(cache)!r}: {error.strerror}. Name a folder in which files can be "
-            "made, or cache='recompute'."
-        ) from error
-    return cache
 
 
 def read_stamp(path: str, filesystem: Any = None) -> Stamp:
@@ -311,14 +285,11 @@ class MemmapRows:
     weight : the same as y, or None for equal weights
         Row weights, >= 0. All three may hold floats, integers or booleans of any size, which are converted to float64 a
         block at a time.
-    cache : "auto", "recompute", "memory", "disk", or a folder, default="auto"
-        Whether features are cached after the first pass of a fit: as for `ParquetRows`.
     """
 
     names: tuple[str, ...] | None = None
 
-    def __init__(self, X: Any, y: Any, weight: Any = None, *, cache: str | os.PathLike[str] = "auto") -> None:
-        self.cache = check_policy(cache)
+    def __init__(self, X: Any, y: Any, weight: Any = None) -> None:
         self._labels = tuple(_label(given, name) for given, name in ((X, "X"), (y, "y"), (weight, "weight")))
         self._X, self._y = _numbers(X, self._labels[0], 2), _numbers(y, self._labels[1], 1)
         self._weight = None if weight is None else _numbers(weight, self._labels[2], 1)

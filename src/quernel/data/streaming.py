@@ -1,18 +1,22 @@
 """Out-of-core design matrix: rows read from files, a few blocks at a time, in every pass.
 
 Memory does not grow with the number of rows, except for the row state of a solver, which is spilled to disk beyond its
-budget (`spilled_state`), and for cached features, if there are any (`feature_cache`). A random sample is drawn once, in
-one pass over the raw rows; smaller samples are the first rows of it.
+budget (`SpilledRowState`). Features are computed again in every pass: reading them back from a disk was slower, or
+hardly faster. A random sample is drawn once, in one pass over the raw rows; smaller samples are the first rows of it.
 """
 
 from __future__ import annotations
 
-import time
+import pickle
+import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +25,8 @@ from quernel._threads import Answer, blocks, parallel_map
 from quernel.data.design_matrix import (
     SIZE_ROWS,
     Block,
+    BlockState,
     FeatureMap,
-    Float32Map,
     InMemoryDesign,
     ProjectedMap,
     Reduce,
@@ -31,16 +35,14 @@ from quernel.data.design_matrix import (
     memory_budget,
     stratified_indices,
 )
-from quernel.data.feature_cache import Cache, disk_pays, fits_memory, new_cache
 from quernel.data.sources import ArrayRows, Piece, RowSource, begin_pass
-from quernel.data.spilled_state import SpilledRowState
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class StreamingOptions:
-    """How the memory budget is divided, and what is tried before features are cached."""
+    """How the memory budget is divided."""
 
     # Fractions of the memory budget: for row state, and for the features of a sample or of the active rows.
     state_share: float = 0.25
@@ -50,18 +52,13 @@ class StreamingOptions:
     always_sampled: int = 16_000_000
     # Results are reduced so many at a time, as they come.
     fan_in: int = 16
-    # Rows that are transformed, twice, to time the feature map.
-    timed_rows: int = 1024
 
 
 OPTIONS = StreamingOptions()
 
 
 class StreamedDesign:
-    """Design matrix Phi = feature_map(X) of a `RowSource`, recomputed in every pass or cached after the first.
-
-    `source.cache` decides which. "auto", the default, caches in memory if half of the memory budget holds Phi, on disk
-    if reading features back is estimated to be cheaper than reading and transforming rows again, and not otherwise.
+    """Design matrix Phi = feature_map(X) of a `RowSource`, recomputed in every pass.
 
     Parameters
     ----------
@@ -71,9 +68,6 @@ class StreamedDesign:
         Sum of all weights, and the largest of them.
     max_memory : int or None
         Memory budget in bytes; None is half of the free memory.
-    dtype : float64 or float32
-        Storage type of cached features. With float32, all passes from the first on and the active rows see the rounded
-        features, so that they belong to one problem; features that are not cached are not rounded.
     threads : int
         Number of threads that share a pass; each reads its own part of the files.
     """
@@ -81,6 +75,7 @@ class StreamedDesign:
     returns_rows = False
     random_access = False
     cached = False
+    rounded = False
     n_duals = 0
 
     def __init__(
@@ -91,10 +86,9 @@ class StreamedDesign:
         total: float,
         largest: float,
         max_memory: int | None = None,
-        dtype: Any = float,
         threads: int = 1,
     ) -> None:
-        self.source, self.feature_map, self.dtype = source, feature_map, dtype
+        self.source, self.feature_map = source, feature_map
         self.n_rows, self.n_features = source.n_rows, feature_map.n_components_
         self.threads, self.total, self.largest_share = threads, total, largest / total
         self.allowed = memory_budget(max_memory)
@@ -111,37 +105,14 @@ class StreamedDesign:
         self._columns: NDArray[np.intp] | None = None
         if hasattr(feature_map, "prepare"):
             feature_map.prepare(self.n_rows)
-        if self._policy != "auto":  # a cache that was asked for and does not fit is refused before the first pass
-            self._shared.cache = new_cache(self._policy, self.spans, self.n_features, self.allowed, dtype)
-            self._shared.decided = True
-
-    @property
-    def _policy(self) -> Any:
-        """Cache policy of the source: see `feature_cache`."""
-        return getattr(self.source, "cache", "auto")
 
     def use_threads(self, threads: int) -> None:
         """Share passes among so many threads."""
         self.threads = threads
 
-    def close(self) -> None:
-        """Drop cached features and free their space; later passes recompute them."""
-        cache, self._shared.cache, self._shared.decided = self._shared.cache, None, True
-        if cache is not None:
-            cache.close()
-
-    @property
-    def rounded(self) -> bool:
-        """Whether any pass has used float32 features."""
-        return self._shared.rounded
-
     def as_float64(self) -> StreamedDesign:
-        """The same rows with float64 features, recomputed in every pass; cached float32 features are dropped."""
-        self.close()
-        exact = copy(self)
-        exact.dtype, exact._shared = float, _Shared(self._shared.drawn)
-        exact._shared.decided = True
-        return exact
+        """The rows themselves, whose features are never rounded."""
+        return self
 
     @property
     def most_stored(self) -> int:
@@ -159,7 +130,7 @@ class StreamedDesign:
         return max(OPTIONS.feature_share * self.allowed, OPTIONS.always_sampled)
 
     def take(self, columns: NDArray[np.intp]) -> StreamedDesign:
-        """The same rows for some of the fits; sample and cache are shared."""
+        """The same rows for some of the fits; the sample is shared."""
         subset = copy(self)
         subset._columns = columns if self._columns is None else self._columns[columns]
         return subset
@@ -214,9 +185,7 @@ class StreamedDesign:
             X[position[bounds[k] : bounds[k + 1]]] = piece.X[index]
             return [Piece(None, piece.y[index], None if piece.weight is None else piece.weight[index])]
 
-        begin = time.perf_counter()
         pieces = self._pass(take_rows, reduce=lambda results: [piece for result in results for piece in result])
-        self._shared.read_seconds = (time.perf_counter() - begin) / self.n_rows
         y = np.concatenate([piece.y for piece in pieces])[order]
         weight = np.concatenate([piece.weight for piece in pieces])[order] if self.source.weighted else None
         return InMemoryDesign(ArrayRows(X, y, weight), self.feature_map, shuffled=True, max_memory=0)
@@ -227,18 +196,17 @@ class StreamedDesign:
 
     def remote(self) -> RemoteStub:
         """Stub that stands in for these rows in a problem handed to `run_at`."""
-        return RemoteStub(self._pass_map(self._shared.cache), int(OPTIONS.feature_share * self.allowed), self.threads)
+        return RemoteStub(self.feature_map, int(OPTIONS.feature_share * self.allowed), self.threads)
 
     def kernel_scale(self) -> float:
         """Scale of the kernel: mean |phi_i|^2 over SIZE_ROWS rows of the sample."""
         return self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0)).kernel_scale()
 
     def project(self, basis: Array) -> StreamedDesign:
-        """Project on a basis B (M, k): the same rows with the features Phi B, with a cache of their own."""
+        """Project on a basis B (M, k): the same rows with the features Phi B."""
         inner = StreamedDesign(
             self.source, ProjectedMap(self.feature_map, basis), total=self.total,
-            largest=self.largest_share * self.total, max_memory=int(self.allowed), dtype=self.dtype,
-            threads=self.threads,
+            largest=self.largest_share * self.total, max_memory=int(self.allowed), threads=self.threads,
         )  # fmt: skip
         return inner if self._columns is None else inner.take(self._columns)
 
@@ -259,12 +227,10 @@ class StreamedDesign:
     ) -> Any:
         """Apply `step` to every block and reduce the results with `reduce`: one pass over Phi.
 
-        Parameters as in `InMemoryDesign.map_reduce`. X is not read where all features are cached.
+        Parameters as in `InMemoryDesign.map_reduce`.
         """
         state.sweeps += 1
-        cache = self._cache()
-        read_X = cache is None or not cache.complete
-        return self._map_blocks(step, state, args, per_block_args, reduce, X=read_X, features=self._features(cache))
+        return self._map_blocks(step, state, args, per_block_args, reduce)
 
     def map_reduce_split(
         self, step: Step, state: SpilledRowState, args: Any = None, *, reduce: Reduce
@@ -274,13 +240,12 @@ class StreamedDesign:
         The rows pass through this process, so both results are returned as they are.
         """
         state.sweeps += 1
-        features = self._features(self._cache())
-        small, large = self._map_blocks(step, state, args, None, reduce, X=True, features=features)
+        small, large = self._map_blocks(step, state, args, None, reduce)
         return small, large
 
     def map_rows(self, step: Step, state: SpilledRowState, args: Any = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce`, for steps that need no features: only targets and weights are read, and no pass counts."""
-        return self._map_blocks(step, state, args, None, reduce, X=False, features=None)
+        return self._map_blocks(step, state, args, None, reduce, X=False)
 
     def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
         """Call function(*args) -> (stays, returned): in this process, where large results are."""
@@ -290,51 +255,6 @@ class StreamedDesign:
         """function(*args), called when its result is asked for: two passes at a time would compete for the disk."""
         return partial(function, *args)
 
-    def _cache(self) -> Cache | None:
-        """The feature cache, or None to recompute; "auto" is decided here, at the first pass."""
-        if not self._shared.decided:
-            shape, size = (self.n_rows, self.n_features), np.dtype(self.dtype).itemsize * self.n_rows * self.n_features
-            if fits_memory(size, self.allowed) or disk_pays(self._estimate_recompute_cost(), *shape, self.dtype):
-                self._shared.cache = new_cache("auto", self.spans, self.n_features, self.allowed, self.dtype)
-            self._shared.decided = True
-        return self._shared.cache
-
-    def _estimate_recompute_cost(self) -> float:
-        """Seconds per row that a pass without cached features takes: reading the row, plus transforming it."""
-        self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0))  # the pass that draws a sample is timed
-        drawn = self._shared.drawn
-        assert drawn is not None
-        X, seconds = drawn.source.X[: OPTIONS.timed_rows], []
-        for _ in range(2):
-            begin = time.perf_counter()
-            self.feature_map.transform(X)
-            seconds.append(time.perf_counter() - begin)
-        return self._shared.read_seconds + min(seconds) / len(X) / self.threads
-
-    def _features(self, cache: Cache | None) -> Callable[[int, Array | None], Array]:
-        """A function from (block number, raw rows) to features: from the cache, else computed and put there."""
-        feature_map = self._pass_map(cache)
-        self._shared.rounded |= isinstance(feature_map, Float32Map)
-
-        def features(number: int, raw: Array | None) -> Array:
-            cached = None if cache is None else cache.get(number)
-            if cached is not None:
-                return cached
-            assert raw is not None
-            computed = feature_map.transform(raw)
-            if cache is not None:
-                cache.put(number, computed)
-            return computed
-
-        return features
-
-    def _pass_map(self, cache: Cache | None) -> FeatureMap:
-        """The feature map of all passes: in float32 where features are cached so.
-
-        It stays in float32 after a cache has given up on a full disk: all passes must see the same problem.
-        """
-        return self.feature_map if cache is None or np.dtype(self.dtype) == float else Float32Map(self.feature_map)
-
     def _map_blocks(
         self,
         step: Step,
@@ -343,10 +263,9 @@ class StreamedDesign:
         per_block_args: list[Any] | None,
         reduce: Reduce,
         *,
-        X: bool,
-        features: Callable[[int, Array | None], Array] | None,
+        X: bool = True,
     ) -> Any:
-        """Apply `step` to every block of Phi; X says whether X is read, features=None that steps need no features."""
+        """Apply `step` to every block of Phi; X=False reads no X, for steps that need no features."""
         no_features = np.empty((0, self.n_features))
 
         def run_piece(k: int, piece: Piece) -> Any:
@@ -354,27 +273,25 @@ class StreamedDesign:
             results = []
             for number, part in enumerate(self._parts[k], start=int(self._first[k])):
                 raw = piece.X[part] if piece.X is not None else None
-                Phi = no_features if features is None else features(number, raw)
+                Phi = no_features if raw is None else self.feature_map.transform(raw)
                 block = Block(Phi, self._targets(piece.y[part]), share[part], self.spans[number].start, raw)
                 block_args = () if per_block_args is None else (per_block_args[number],)
                 with state.open(number) as block_state:
                     results.append(step(block, block_state, args, *block_args))
             return reduce(results)
 
-        return self._pass(run_piece, reduce=reduce, X=X, watched=features is not None)
+        return self._pass(run_piece, reduce=reduce, X=X)
 
-    def _pass(
-        self, function: Callable[[int, Piece], Any], *, reduce: Reduce, X: bool = True, watched: bool = True
-    ) -> Any:
+    def _pass(self, function: Callable[[int, Piece], Any], *, reduce: Reduce, X: bool = True) -> Any:
         """Map-reduce over the blocks of the source: each thread streams a contiguous run of them.
 
-        `watched` reports the rows done to whoever watches progress (`sources.watching`).
+        Passes over X report the rows done to whoever watches progress (`sources.watching`).
         """
         n_blocks = len(self.source.spans)
         threads = max(1, min(self.threads, n_blocks))
         runs = [range(n_blocks * t // threads, n_blocks * (t + 1) // threads) for t in range(threads)]
 
-        count_rows = begin_pass(self.n_rows) if watched else None
+        count_rows = begin_pass(self.n_rows) if X else None
 
         def run_piece(k: int, piece: Piece) -> Any:
             result = function(k, piece)
@@ -392,12 +309,7 @@ class StreamedDesign:
 class _Shared:
     """What copies of the same design matrix (by `take`) have in common."""
 
-    def __init__(self, drawn: InMemoryDesign | None = None) -> None:
-        self.drawn = drawn  # the largest sample so far, in random order, as raw rows
-        self.read_seconds = 0.0  # per row, as timed when the sample was drawn
-        self.cache: Cache | None = None
-        self.decided = False  # whether `cache` is final
-        self.rounded = False  # whether a pass has used float32 features
+    drawn: InMemoryDesign | None = None  # the largest sample so far, in random order, as raw rows
 
 
 def _tree_reduce(results: Iterator[Any], reduce: Reduce) -> Any:
@@ -417,3 +329,93 @@ def _tree_reduce(results: Iterator[Any], reduce: Reduce) -> Any:
             levels[level] = []
             level += 1
     return reduce([result for level in reversed(levels) for result in level])
+
+
+class SpilledRowState:
+    """Per-row arrays of a solver, block by block, and the number of passes over Phi that it has taken.
+
+    Blocks that do not fit in the budget are pickled into a temporary file. The file has no name, where the system
+    supports that, so that it disappears however the process ends.
+
+    Parameters
+    ----------
+    n_blocks : int
+    room : int
+        Memory budget in bytes, for all blocks together.
+    """
+
+    def __init__(self, n_blocks: int, room: int) -> None:
+        self.sweeps: float = 0
+        self._room = room
+        self._kept: list[BlockState | None] = [{} for _ in range(n_blocks)]  # None: the block is in the file
+        self._sizes = [0] * n_blocks  # bytes in memory
+        self._file: IO[bytes] | None = None
+        self._places = [(0, 0, 0)] * n_blocks  # offset in the file, bytes reserved there, and bytes in use
+        self._end = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def open(self, k: int) -> Iterator[BlockState]:
+        """The state of block k, to be read and overwritten inside the context; each block by one thread at a time."""
+        block = self._fetch(k)
+        yield block
+        self._put(k, block)
+
+    def take(self, columns: NDArray[np.intp]) -> SpilledRowState:
+        """The state of some of the columns (fits)."""
+        subset = SpilledRowState(len(self._kept), self._room)
+        subset.sweeps = self.sweeps
+        for k in range(len(self._kept)):
+            subset._put(k, {name: array[:, columns] for name, array in self._fetch(k).items()})
+        return subset
+
+    def copy_columns(
+        self, name: str, columns: NDArray[np.intp], out: NDArray[np.floating], places: NDArray[np.intp]
+    ) -> None:
+        """Nothing: row state of files is not collected, and `out` has no rows."""
+
+    @property
+    def on_disk(self) -> int:
+        """Number of blocks on disk."""
+        return sum(block is None for block in self._kept)
+
+    def _fetch(self, k: int) -> BlockState:
+        """The state of block k, from memory or from the file."""
+        block = self._kept[k]
+        return pickle.loads(self._read(k)) if block is None else block
+
+    def _put(self, k: int, block: BlockState) -> None:
+        """Store the state of block k: in memory if the budget allows, else in the file."""
+        size = sum(array.nbytes for array in block.values())
+        fits = sum(self._sizes) - self._sizes[k] + size <= self._room
+        if not fits:
+            self._write(k, pickle.dumps(block, protocol=5))
+        self._kept[k], self._sizes[k] = (block, size) if fits else (None, 0)
+
+    def _read(self, k: int) -> bytes:
+        """The bytes of block k; an unbuffered file may return fewer than asked for at a time."""
+        start, _, size = self._places[k]
+        with self._lock:
+            assert self._file is not None
+            self._file.seek(start)
+            parts = [self._file.read(size)]
+            while (missing := size - sum(map(len, parts))) > 0:
+                parts.append(self._file.read(missing))
+            return b"".join(parts)
+
+    def _write(self, k: int, data: bytes) -> None:
+        """Write block k where it was before, if it fits there, or else at the end of the file."""
+        with self._lock:
+            if self._file is None:
+                # Unbuffered: a buffer that a full disk refused would raise a second time when the file is closed.
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+                weakref.finalize(self, self._file.close)
+            start, room, _ = self._places[k]
+            if room < len(data):
+                start, room = self._end, len(data)
+                self._end += room
+            self._file.seek(start)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            self._places[k] = start, room, len(data)

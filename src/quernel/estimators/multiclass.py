@@ -47,7 +47,6 @@ class OneVsRestRows:
         self.source, self._classes, self._n_columns, self._factor = source, classes, n_columns, factor
         self.n_rows, self.n_columns, self.names = source.n_rows, source.n_columns, source.names
         self.spans, self.weighted = source.spans, source.weighted or factor is not None
-        self.cache = getattr(source, "cache", "auto")
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
         """Yield these blocks, in order, with encoded targets and weights."""

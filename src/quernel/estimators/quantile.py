@@ -137,10 +137,10 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         block by block. Files that take no more than this are read into memory first; larger ones are streamed in every
         pass, and the solver's state per row is spilled to disk beyond a quarter of this (docs/scale.md).
     dtype : {"float64", "float32"}, default="float64"
-        Type in which features are stored: in memory, in the cache of streamed rows, on Dask workers. "float32" halves
-        their size, and costs a pass or two over float64 features at the end. Sums are still accumulated in float64, and
-        `duality_gap_` refers to float64 features. For data in memory it may stay above `tol`, with a warning; for
-        out-of-core data the fit continues in float64 until `tol` is reached. Recomputed features are never rounded.
+        Type in which features are stored, in memory or on Dask workers. "float32" halves their size, and costs a pass
+        or two over float64 features at the end. Sums are still accumulated in float64, and `duality_gap_` refers to
+        float64 features. For data in memory it may stay above `tol`, with a warning; on a cluster the fit continues in
+        float64 until `tol` is reached. Recomputed features, those of files among them, are never rounded.
     warm_start : bool, default=False
         Whether `fit` reuses the features, bandwidth and automatic alpha of the previous call and starts from its
         coefficients, as for the same data with new rows. It starts afresh if kernel, bandwidth, n_components, sampling,

@@ -11,7 +11,7 @@ duality gap: the gap then holds for all functions of the kernel's RKHS.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -87,7 +87,7 @@ class Task:
         return Problem(design, self.loss, alpha, fit_intercept=self.fit_intercept, centring=centring)
 
     def solve(self, design: Any, *, centring: Centring = NO_CENTRING, **kwargs: Any) -> Result:
-        """Run the solver on a design matrix; stored features of streamed rows are released, even after an error.
+        """Run the solver on a design matrix.
 
         The result is in the coordinates of the design, what is handed in and out on the way in the original ones.
         """
@@ -98,7 +98,7 @@ class Task:
             kwargs["callback"] = lambda point: callback(_restore(point, centring))
         if "points" in kwargs:
             kwargs["points"] = centring.transform_features(kwargs["points"])
-        with closing(design), single_threaded_blas(design.n_rows, design.n_features) as threads:
+        with single_threaded_blas(design.n_rows, design.n_features) as threads:
             design.use_threads(threads)
             return self.solver(self.problem(design, centring), tol=self.tol, max_iter=self.max_iter, **kwargs)
 

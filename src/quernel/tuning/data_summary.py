@@ -283,14 +283,7 @@ class StreamedSummary(DataSummary):
         """Design matrix of the rows: streamed from files, or distributed over Dask workers."""
         if isinstance(self.source, DaskRows):
             return DaskDesign(self.source, feature_map, max_memory=max_memory, dtype=dtype)
-        return StreamedDesign(
-            self.source,
-            feature_map,
-            total=self.total,
-            largest=self.largest,
-            max_memory=max_memory,
-            dtype=dtype,
-        )
+        return StreamedDesign(self.source, feature_map, total=self.total, largest=self.largest, max_memory=max_memory)
 
     def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
         """Apply a row-wise function to the rows 0, step, 2 step, ... of X, block by block or by Dask workers."""
