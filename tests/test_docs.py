@@ -160,6 +160,11 @@ def printed_as_shown(page, capsys):
     return count
 
 
+def test_the_examples_of_forecasting_print_what_the_page_shows(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert printed_as_shown((ROOT / "docs" / "forecasting.md").read_text(), capsys) > 25
+
+
 def test_the_page_of_losses_has_every_loss():
     for name, loss in LOSS_REGISTRY.items():
         assert f'`"{name}"`, `{loss.__name__}(' in LOSSES

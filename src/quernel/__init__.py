@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         estimate_cost,
     )
     from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
+    from quernel.forecasting import QuantileForecaster
     from quernel.persistence import load, onnx_inputs, save, to_onnx
     from quernel.tables import TableEncoder
 
@@ -29,6 +30,7 @@ __all__ = [
     "KernelQuantileRegressor",
     "KernelQuantileRegressorCV",
     "KernelRegressor",
+    "QuantileForecaster",
     "TableEncoder",
     "TabularQuantileRegressor",
     "__version__",
@@ -46,11 +48,12 @@ _HOMES = {
         "TabularQuantileRegressor", "estimate_cost",
     ],
     "estimators.quantile_cv": ["KernelQuantileRegressorCV"],
+    "forecasting": ["QuantileForecaster"],
     "persistence": ["load", "onnx_inputs", "save", "to_onnx"],
     "tables": ["TableEncoder"],
 }  # fmt: skip
 _HOME_OF = {name: f"quernel.{home}" for home, names in _HOMES.items() for name in names}
-_MODULES = {"data", "datasets", "features", "kernels", "losses", "metrics", "paths", "plots", "theory"}
+_MODULES = {"data", "datasets", "features", "forecasting", "kernels", "losses", "metrics", "paths", "plots", "theory"}
 
 
 def __getattr__(name: str) -> Any:

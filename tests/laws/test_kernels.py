@@ -1,6 +1,7 @@
 """Laws of every kernel: a Gram matrix it is, and the frequencies it draws are its own."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +9,11 @@ from sklearn.gaussian_process.kernels import Matern as MaternElsewhere
 from sklearn.gaussian_process.kernels import RationalQuadratic
 from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, rbf_kernel
 
-from quernel.kernels import KERNELS, Gaussian, Laplacian, Linear, Matern, ShiftInvariantKernel, resolve
+from quernel.kernels import KERNELS, Gaussian, Laplacian, Linear, Matern, Periodic, ShiftInvariantKernel, resolve
 
 # Every kernel of the registry as it comes, and the other members of its family.
 INSTANCES = {name: kind() for name, kind in KERNELS.items()}
-INSTANCES |= {"matern 1/2": Matern(nu=0.5), "matern 5/2": Matern(nu=2.5)}
+INSTANCES |= {"matern 1/2": Matern(nu=0.5), "matern 5/2": Matern(nu=2.5), "periodic": Periodic(period=5.0)}
 SHIFT_INVARIANT = {name: kernel for name, kernel in INSTANCES.items() if isinstance(kernel, ShiftInvariantKernel)}
 DIMENSIONS = (1, 4)
 
@@ -59,8 +60,9 @@ def test_gram_of_two_sets_is_a_part_of_the_gram_of_both(name):
 @pytest.mark.parametrize("name", SHIFT_INVARIANT)
 def test_bandwidth_divides_the_columns(name):
     kernel, X, Z, width = SHIFT_INVARIANT[name], rows(9, 3), rows(5, 3, seed=32), np.array([0.3, 1.0, 4.0])
+    unit = replace(kernel, period=kernel.period / width) if isinstance(kernel, Periodic) else kernel
     np.testing.assert_allclose(
-        kernel.with_bandwidth(width).gram(X, Z), kernel.with_bandwidth(1.0).gram(X / width, Z / width), rtol=1e-12
+        kernel.with_bandwidth(width).gram(X, Z), unit.with_bandwidth(1.0).gram(X / width, Z / width), rtol=1e-12
     )
     np.testing.assert_array_equal(kernel.gram(X, Z), kernel.with_bandwidth(1.0).gram(X, Z))  # None means 1
     np.testing.assert_allclose(kernel.gram(X + 5, Z + 5), kernel.gram(X, Z), rtol=1e-10)
@@ -167,6 +169,30 @@ def test_one_bandwidth_per_column_or_none(name):
 def test_matern_names_its_smoothnesses(nu):
     with pytest.raises(ValueError, match=r"nu must be 0\.5, 1\.5 or 2\.5"):
         Matern(nu=nu)
+
+
+def test_periodic_features_and_kernel_repeat_after_a_period():
+    kernel, X = Periodic([3.0, 2.0], period=[24.0, np.inf]), rows(6, 2)
+    for shift, same in (([24.0, 0.0], True), ([12.0, 0.0], False), ([0.0, 24.0], False)):
+        frequencies = kernel.frequencies(np.random.default_rng(0), 50, 2)
+        waves, shifted = (kernel.wave(Z, frequencies, np.zeros(50)) for Z in (X, X + shift))
+        assert np.allclose(waves, shifted) == same
+        assert np.allclose(kernel.gram(X, X), kernel.gram(X + shift, X)) == same
+
+
+def test_without_a_period_a_column_has_the_gaussian_kernel():
+    X, Z = rows(9, 3), rows(5, 3, seed=32)
+    np.testing.assert_allclose(Periodic(0.7).gram(X, Z), Gaussian(0.7).gram(X, Z), rtol=1e-12)
+    np.testing.assert_allclose(Periodic(0.7, 1e6).gram(X, Z), Gaussian(0.7).gram(X, Z), rtol=1e-6)
+    assert not np.allclose(Periodic(0.7, 5.0).gram(X, Z), Gaussian(0.7).gram(X, Z), rtol=0.01)
+
+
+@pytest.mark.parametrize("period", [0, -1.0, np.nan, [], [[1.0]], "day"])
+def test_periods_that_make_no_sense_are_refused(period):
+    with pytest.raises(ValueError, match="period must be positive"):
+        Periodic(1.0, period)
+    with pytest.raises(ValueError, match="period has 2 entries but X has 3 columns"):
+        Periodic(1.0, [1.0, 2.0]).gram(rows(4, 3), rows(4, 3))
 
 
 @pytest.mark.parametrize("unknown", ["rbf", "", 3, None])

@@ -1,6 +1,6 @@
 """The command line, one module per command.
 
-`fit`, `tune`, `predict`, `report` and `plan` work on data files; `demo`, `bench` and `reproduce` need none.
+`fit`, `tune`, `predict`, `forecast`, `report` and `plan` work on data files; `demo`, `bench` and `reproduce` need none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from quernel.cli.console import fail
 from quernel.cli.demo import demo
 from quernel.cli.experiments import bench, reproduce
 from quernel.cli.fit import fit
+from quernel.cli.forecast import forecast
 from quernel.cli.plan import plan
 from quernel.cli.predict import predict
 from quernel.cli.report import report
@@ -34,6 +35,7 @@ app.command()(demo)
 app.command()(tune)
 app.command()(fit)
 app.command()(predict)
+app.command()(forecast)
 app.command()(report)
 app.command()(bench)
 app.command()(plan)

@@ -7,6 +7,7 @@ Estimators accept a kernel by its name in `KERNELS`, or as an object with parame
 from quernel.kernels.arccosine import ArcCosine, Linear
 from quernel.kernels.base import KERNELS, Kernel, RandomFeatureKernel, Sum, resolve
 from quernel.kernels.fourier import Cauchy, Gaussian, Laplacian, Matern, ShiftInvariantKernel, SpectralKernel
+from quernel.kernels.periodic import Periodic
 from quernel.kernels.spline import PeriodicSpline
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Laplacian",
     "Linear",
     "Matern",
+    "Periodic",
     "PeriodicSpline",
     "RandomFeatureKernel",
     "ShiftInvariantKernel",

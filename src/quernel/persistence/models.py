@@ -47,7 +47,8 @@ MODULES = (
     *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "multiclass", "splits")),
     *(f"estimators.{name}" for name in ("tabular", "tabular_parts", "forest_weights", "location_scale", "stacking")),
     *("conformal.regressor", "conformal.methods", "conformal.table_model", "features.random", "features.landmarks"),
-    *("kernels.base", "kernels.fourier", "kernels.arccosine", "kernels.spline", "losses.regression", "losses.margins"),
+    *(f"kernels.{name}" for name in ("base", "fourier", "arccosine", "spline", "periodic")),
+    *("losses.regression", "losses.margins"),
     *("tuning.plan", "tuning.alpha", "tuning.bandwidth", "tuning.n_components"),
     *("tables.columns", "tables.encoder", "metrics"),
 )

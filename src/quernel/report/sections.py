@@ -113,18 +113,22 @@ def report_page(
         "outside": ("Rows outside the training range", render_extrapolations(page)),
         "load": ("How to use the model", render_usage(page)),
     }
+    top = f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {date.today().isoformat()}</p>{_tiles(page)}'
+    return assemble_page(f"Quantiles of {page.model.target}", top, sections)
+
+
+def assemble_page(title: str, top: str, sections: dict[str, tuple[str, str]]) -> str:
+    """Return a self-contained HTML page: title, what stands below it, and sections, each (heading, HTML) by its id."""
     links = "".join(f'<li><a href="#{name}">{heading}</a></li>' for name, (heading, _) in sections.items())
     body = "".join(
         f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{heading}</h2>{content}</section>'
         for name, (heading, content) in sections.items()
     )
-    title = f"Quantiles of {page.model.target}"
     style, script = (files("quernel.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<style>{style}</style></head><body><header><h1>{escape(title)}</h1>"
-        f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {date.today().isoformat()}</p>{_tiles(page)}'
+        f"<style>{style}</style></head><body><header><h1>{escape(title)}</h1>{top}"
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main>{body}</main>'
         f"<script>{script}</script></body></html>\n"
     )
@@ -339,11 +343,11 @@ def render_columns(page: Page) -> str:
     return (
         f'<div class="beside"><div>{make_table(("column", numeric_cell("loss"), ""), lines, caption)}</div><div>'
         f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
-        f'{_fan_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
+        f'{fan_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
     )
 
 
-def _fan_key(levels: Array) -> str:
+def fan_key(levels: Array) -> str:
     """Return the key of the fan charts."""
     parts = pair_levels(levels)
     items = ['<li><i class="median"></i>median</li>'] if parts.median is not None else []

@@ -1,0 +1,20 @@
+"""Forecasts of series: features of time, a forecaster of quantiles, rolling origins, coverage under drift."""
+
+from quernel.forecasting.adaptive import AdaptiveCalibrator, AdaptiveConformalRegressor
+from quernel.forecasting.features import CalendarFeatures, Holidays, Lags
+from quernel.forecasting.forecaster import Backtest, QuantileForecaster
+from quernel.forecasting.scenarios import WeatherScenarios, mixture_quantiles
+from quernel.forecasting.splits import time_splits
+
+__all__ = [
+    "AdaptiveCalibrator",
+    "AdaptiveConformalRegressor",
+    "Backtest",
+    "CalendarFeatures",
+    "Holidays",
+    "Lags",
+    "QuantileForecaster",
+    "WeatherScenarios",
+    "mixture_quantiles",
+    "time_splits",
+]

@@ -1,0 +1,219 @@
+"""Features of time: lags and rolling means that a horizon allows, harmonics of the calendar, holidays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from quernel._validation import check_positive
+from quernel.forecasting.series import DAY, to_seconds
+
+Array = NDArray[np.floating]
+
+PERIODS = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
+# 1970-01-01 was a Thursday: weeks begin on Monday.
+MONDAY = 4 * DAY
+
+
+def _check_columns(X: Any) -> Array:
+    values = np.asarray(X, dtype=float)
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2:
+        raise ValueError(f"Expected a series, or one per column; got an array of {values.ndim} dimensions.")
+    return values
+
+
+class Lags(TransformerMixin, BaseEstimator):
+    """Past values of regular series, and means of them, as they are known `horizon` steps ahead.
+
+    Row t has x[t - lag] for each lag, and the mean of x[t - horizon - window + 1], ..., x[t - horizon] for each rolling
+    window. A lag below the horizon is refused: at the forecast origin, its value is not known yet.
+
+    Parameters
+    ----------
+    lags : sequence of int
+        Steps back, each at least `horizon`.
+    horizon : int, default=1
+        Steps from the last known value to the farthest row that is forecast.
+    rolling : sequence of int, default=()
+        Lengths of rolling means.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Lags([2, 3], horizon=2, rolling=[2]).fit_transform(np.arange(5.0)).tolist()[-1]
+    [2.0, 1.0, 1.5]
+    """
+
+    def __init__(self, lags: Sequence[int], horizon: int = 1, *, rolling: Sequence[int] = ()) -> None:
+        self.lags = lags
+        self.horizon = horizon
+        self.rolling = rolling
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Keep the last rows of X, (n,) or (n, k), regular series in time order, for `transform_future`."""
+        values = _check_columns(X)
+        check_positive("horizon", self.horizon, integer=True)
+        for name, given in (("lags", self.lags), ("rolling", self.rolling)):
+            for one in given:
+                check_positive(f"Each of {name}", one, integer=True)
+        early = sorted(lag for lag in self.lags if lag < self.horizon)
+        if early:
+            raise ValueError(
+                f"Lags {early} would look into the future: {self.horizon} steps ahead, only values at least "
+                f"{self.horizon} steps back are known. Use lags of {self.horizon} or more, or a shorter horizon."
+            )
+        self.n_features_in_ = values.shape[1]
+        reach = max([*self.lags, *(self.horizon + window - 1 for window in self.rolling)], default=1)
+        self._tail = values[-reach:].copy()
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Return lags and rolling means of the rows of X, shape (n, k (lags + windows)); NaN where X begins too late.
+
+        Columns are ordered by lags and windows, within each by the columns of X.
+        """
+        check_is_fitted(self)
+        values = _check_columns(X)
+        if values.shape[1] != self.n_features_in_:
+            raise ValueError(f"X has {values.shape[1]} columns, but Lags was fitted to {self.n_features_in_}.")
+        n, k = values.shape
+        columns = []
+        for lag in self.lags:
+            shifted = np.full((n, k), np.nan)
+            shifted[lag:] = values[: max(n - lag, 0)]
+            columns.append(shifted)
+        total = np.concatenate([np.zeros((1, k)), np.cumsum(np.nan_to_num(values), axis=0)])
+        missing = np.concatenate([np.zeros((1, k)), np.cumsum(np.isnan(values), axis=0)])
+        for window in self.rolling:
+            mean, first = np.full((n, k), np.nan), window + self.horizon - 1
+            if first < n:
+                ends = np.arange(first, n) - self.horizon + 1
+                mean[first:] = (total[ends] - total[ends - window]) / window
+                mean[first:][missing[ends] > missing[ends - window]] = np.nan
+            columns.append(mean)
+        return np.concatenate(columns, axis=1) if columns else np.empty((n, 0))
+
+    def transform_future(self, steps: int | None = None) -> Array:
+        """Return the rows that follow those of `fit`, shape (steps, ...); all of the horizon by default."""
+        check_is_fitted(self)
+        steps = self.horizon if steps is None else steps
+        check_positive("steps", steps, integer=True)
+        if steps > self.horizon:
+            raise ValueError(f"{steps} steps are asked for, but the lags are those of a horizon of {self.horizon}.")
+        unknown = np.full((steps, self.n_features_in_), np.nan)
+        return self.transform(np.concatenate([self._tail, unknown]))[-steps:]
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
+        """Return names such as x0_lag24 and x0_mean168."""
+        check_is_fitted(self)
+        given = input_features if input_features is not None else [f"x{j}" for j in range(self.n_features_in_)]
+        names = [str(name) for name in np.asarray(given, dtype=object)]
+        kinds = [f"lag{lag}" for lag in self.lags] + [f"mean{window}" for window in self.rolling]
+        return np.array([f"{name}_{kind}" for kind in kinds for name in names], dtype=object)
+
+
+class _FromTimes(TransformerMixin, BaseEstimator):
+    """A transformer of a column of dates that learns nothing."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Check the parameters; dates are known in advance, so there is nothing to learn."""
+        self.transform(X[:1])
+        self.n_features_in_ = 1
+        return self
+
+    def transform(self, X: Any) -> Array:
+        raise NotImplementedError
+
+
+class CalendarFeatures(_FromTimes):
+    """Cosines and sines of the time of day, week and year: features that are known for every future date.
+
+    Parameters
+    ----------
+    harmonics : dict from "day", "week" or "year" to int, or None
+        Number of harmonics of each period; None is 3 each. Three harmonics of the week tell daily data every weekday.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> CalendarFeatures({"day": 1}).fit_transform(np.array(["2026-11-16 03:00"], dtype="M8[s]")).round(6).tolist()
+    [[0.707107, 0.707107]]
+    """
+
+    def __init__(self, harmonics: Mapping[str, int] | None = None) -> None:
+        self.harmonics = harmonics
+
+    def transform(self, X: Any) -> Array:
+        """Return cos and sin of 2 pi k (phase) for the dates X, shape (n,); the result has shape (n, 2 harmonics)."""
+        seconds = to_seconds(X)
+        columns = []
+        for period, count in self._harmonics().items():
+            phase = 2 * np.pi * np.mod(seconds + (DAY * 7 - MONDAY if period == "week" else 0), PERIODS[period])
+            phase = phase / PERIODS[period]
+            columns += [wave(k * phase) for k in range(1, count + 1) for wave in (np.cos, np.sin)]
+        return np.column_stack(columns) if columns else np.empty((len(seconds), 0))
+
+    def _harmonics(self) -> dict[str, int]:
+        given = dict.fromkeys(PERIODS, 3) if self.harmonics is None else dict(self.harmonics)
+        for period, count in given.items():
+            if period not in PERIODS or isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ValueError(
+                    "harmonics must give whole numbers for 'day', 'week' or 'year', such as {'day': 3}; got "
+                    f"{self.harmonics!r}."
+                )
+        return given
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:  # noqa: ARG002
+        """Return names such as day_cos1."""
+        names = [f"{p}_{w}{k}" for p, n in self._harmonics().items() for k in range(1, n + 1) for w in ("cos", "sin")]
+        return np.array(names, dtype=object)
+
+
+class Holidays(_FromTimes):
+    """Public holidays of a country as three columns of 0 and 1: on a holiday, the day before one, the day after one.
+
+    It needs the package `holidays`: ``pip install "quernel[holidays]"``.
+
+    Parameters
+    ----------
+    country : str
+        ISO code, such as "US" or "CH".
+    subdivision : str or None, default=None
+        Of a state, province or canton.
+    """
+
+    def __init__(self, country: str, subdivision: str | None = None) -> None:
+        self.country = country
+        self.subdivision = subdivision
+
+    def transform(self, X: Any) -> Array:
+        """Return the three columns of the dates X of shape (n,)."""
+        days = np.floor(to_seconds(X) / DAY).astype(int)
+        known = self._known_days(1970 + days.min() // 366 - 1, 1970 + days.max() // 365 + 1) if len(days) else []
+        return np.column_stack([np.isin(days + shift, known) for shift in (0, 1, -1)]).astype(float)
+
+    def _known_days(self, first: int, last: int) -> list[int]:
+        """Days since 1970 that are holidays, of these years."""
+        try:
+            import holidays
+        except ImportError as error:
+            raise ImportError('Holidays needs the package holidays: pip install "quernel[holidays]".') from error
+        try:
+            found = holidays.country_holidays(self.country, subdiv=self.subdivision, years=range(first, last + 1))
+        except NotImplementedError as error:
+            raise ValueError(f"Unknown country or subdivision: {error}") from error
+        return [int(np.datetime64(day).astype("M8[D]").astype(int)) for day in found]
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:  # noqa: ARG002
+        """Return the names of the three columns."""
+        return np.array(["holiday", "holiday_eve", "holiday_after"], dtype=object)

@@ -1,0 +1,160 @@
+"""Times as seconds, durations as text, and tables of series: sorted, regular, without repeated stamps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.tables.frames import (
+    TableError,
+    as_entries,
+    factorize,
+    open_frame,
+    parse_date,
+    parse_entries,
+    suggest_name,
+    to_epoch_seconds,
+    to_numbers,
+)
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+DAY = 86_400.0
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY}
+# Steps of a series that differ by less than this share are equal: stamps are rounded in files.
+SAME_STEP = 1e-6
+
+
+def to_seconds(times: Any, name: str = "times") -> Array:
+    """Return dates of any library, or ISO dates in text, as seconds since 1970, shape (n,); numbers stay as they are.
+
+    Raise TableError if some are missing or are no dates.
+    """
+    values = np.asarray(times) if type(times).__name__.endswith("Index") else times
+    if hasattr(values, "ndim") and values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0] if isinstance(values, np.ndarray) else open_frame(values).get(open_frame(values).names[0])
+    entries = as_entries(values)
+    if entries.kind == "number":
+        seconds = to_numbers(entries)
+    elif entries.kind in ("text", "category"):
+        wrong = f"{name} must hold dates such as 2026-11-16 08:00; got {{text!r}}."
+        seconds = parse_entries(entries, parse_date, frozenset(), wrong)
+    elif entries.kind == "date":
+        seconds = to_epoch_seconds(entries)
+    else:
+        raise TableError(f"{name} must hold dates or numbers; got a column of kind {entries.kind}.")
+    if not np.all(np.isfinite(seconds)):
+        raise TableError(f"{name} has {np.sum(~np.isfinite(seconds)):,} missing dates. Leave out these rows.")
+    return seconds
+
+
+def to_duration(value: Any, step: float, name: str = "horizon") -> float:
+    """Return a number of steps, or text such as "31d", "24h", "30min", "2w", in the unit of `step`: seconds."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)", value.strip())
+        if found:
+            return float(found[1]) * UNITS[found[2]]
+    elif isinstance(value, int | np.integer | float) and not isinstance(value, bool) and np.isfinite(value):
+        return float(value) * step
+    raise ValueError(f"{name} must be a number of steps, or a duration such as '31d', '24h', '30min'; got {value!r}.")
+
+
+def count_steps(value: Any, step: float, name: str = "horizon") -> int:
+    """Return a duration as a whole, positive number of steps of `step` seconds."""
+    steps = to_duration(value, step, name) / step
+    if steps < 1 - SAME_STEP or abs(steps - round(steps)) > SAME_STEP * steps:
+        raise ValueError(f"{name}={value!r} is {steps:g} steps of the series; it must be one or more, without a rest.")
+    return round(steps)
+
+
+def format_time(seconds: float) -> str:
+    """Write seconds since 1970 as a date and time."""
+    return str(np.datetime64(round(seconds), "s")).replace("T", " ")
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A regular series.
+
+    Attributes
+    ----------
+    key : its label in the id column, "" without one
+    times : ndarray of shape (n,), seconds since 1970, ascending by `step`
+    step : seconds from one stamp to the next
+    y : ndarray of shape (n,), NaN where the target is missing
+    X : ndarray of shape (n, k), exogenous columns
+    """
+
+    key: str
+    times: Array
+    step: float
+    y: Array
+    X: Array
+
+
+def infer_step(times: Array, key: str = "") -> float:
+    """Return the step of ascending times; raise TableError for repeated stamps and gaps, naming the first."""
+    name = f"Series {key!r}" if key else "The series"
+    if len(times) < 2:
+        raise TableError(f"{name} has {len(times)} rows; at least two are needed to know its step.")
+    difference = np.diff(times)
+    if not np.all(difference > 0):
+        first = times[np.flatnonzero(difference <= 0)[0]]
+        raise TableError(
+            f"{name} has more than one row at {format_time(first)}. Keep one of them; name the id column if there are "
+            "several series; use UTC if clocks were set back."
+        )
+    step = float(np.median(difference))
+    wrong = np.flatnonzero(np.abs(difference - step) > SAME_STEP * step)
+    if len(wrong):
+        raise TableError(
+            f"{name} is not regular: {len(wrong):,} of its steps differ from {step:g} s, the first after "
+            f"{format_time(times[wrong[0]])}, of {difference[wrong[0]]:g} s. Add the missing rows, with an empty "
+            "target where it is unknown."
+        )
+    return step
+
+
+def _column(frame: Any, name: str) -> Any:
+    if name not in frame.names:
+        raise TableError(f"There is no column {name!r}.{suggest_name(name, frame.names)}")
+    return frame.get(name)
+
+
+def _numbers(frame: Any, name: str) -> Array:
+    entries = _column(frame, name)
+    if entries.kind not in ("number", "boolean", "nothing"):
+        raise TableError(f"Column {name!r} must hold numbers; it holds {entries.kind}. Encode it first.")
+    return to_numbers(entries)
+
+
+def read_series(table: Any, time: str, target: str | None, columns: Sequence[str], key: str | None) -> list[Series]:
+    """Return the series of a table, one for each label of the column `key`; rows may be in any order.
+
+    Without a target (rows of the future), y is NaN. Raise TableError for repeated stamps, gaps, and missing or
+    infinite values of `columns`.
+    """
+    frame = open_frame(table)
+    times = to_seconds(_column(frame, time), f"Column {time!r}")
+    y = np.full(len(times), np.nan) if target is None else _numbers(frame, target)
+    if np.isinf(y).any():
+        raise TableError(f"Column {target!r} has {np.isinf(y).sum():,} infinite values.")
+    X = np.column_stack([_numbers(frame, name) for name in columns]) if columns else np.empty((len(times), 0))
+    for name, values in zip(columns, X.T, strict=True):
+        if not np.all(np.isfinite(values)):
+            raise TableError(f"Column {name!r} has {np.sum(~np.isfinite(values)):,} missing or infinite values.")
+    labels, codes = ([""], np.zeros(len(times), dtype=int)) if key is None else factorize(_column(frame, key))
+    found = []
+    for code in np.unique(codes):
+        index = np.flatnonzero(codes == code)
+        index = index[np.argsort(times[index], kind="stable")]
+        name = labels[code] if code >= 0 else ""
+        step = infer_step(times[index], name) if target is not None else np.nan
+        found.append(Series(name, times[index], step, y[index], X[index]))
+    return found
