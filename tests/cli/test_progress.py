@@ -45,18 +45,19 @@ def test_the_stages_of_a_tabular_fit_are_shown_in_order_with_the_time_left(monke
     def work():
         rng = np.random.default_rng(0)
         X = rng.normal(size=(60, 2))
-        with listening(lambda progress: heard.append((progress.stage, progress.done)) if progress.stage else None):
+        with listening(lambda one: heard.append((one.stage, one.done, one.left)) if one.stage else None):
             TabularQuantileRegressor(n_trees=5, random_state=0).fit(X, X[:, 0] + rng.normal(size=60))
         report_stage(*heard[0])
         time.sleep(0.3)
         report_stage(*heard[-1])
 
     text = shown(monkeypatch, work)
-    assert [stage.split()[0] for stage, _ in heard] == ["fitting", "growing", "growing", "weighing"]
-    shares = [done for _, done in heard]
+    assert [stage.split()[0] for stage, _, _ in heard] == ["fitting", "growing", "growing", "weighing"]
+    shares = [done for _, done, _ in heard]
     assert shares == sorted(set(shares))
     assert shares[-1] < 1
-    assert "fitting the kernel" in text
+    assert all(left > 0 for _, _, left in heard)
+    assert "fitting the kernel, about" in text
     assert re.search("weighing the parts on held-out rows, about .* left", text)
 
 

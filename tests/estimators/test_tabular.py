@@ -1,5 +1,6 @@
 """TabularQuantileRegressor: laws, coverage by simulation with negative controls, parts, groups, files."""
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -133,7 +134,7 @@ def test_intervals_hold_on_new_rows_and_in_sample_residuals_do_not(n, d):
         low, high = model.predict_interval(X[n:], 0.8).T
         inside.append((low <= y[n:]) & (y[n:] <= high))
         deep = grow_forest(X[:n], y[:n], np.ones(n), 50, np.random.default_rng(seed))
-        middle = deep.quantiles(X, SortedValues.from_values(y[:n], np.ones(n)), np.array([0.5]))[:, 0]
+        middle = deep.cut(1, SortedValues.from_values(y[:n], np.ones(n))).quantiles(X, np.array([0.5]))[:, 0]
         reach = np.quantile(np.abs(y[:n] - middle[:n]), 0.8)
         control.append(np.abs(y[n:] - middle[n:]) <= reach)
     assert np.mean(inside) == pytest.approx(0.8, abs=0.045)
@@ -154,6 +155,34 @@ def test_intervals_of_few_rows_with_many_columns_hold_because_bandwidths_are_lea
     assert held() == pytest.approx(0.8, abs=0.06)
     monkeypatch.setattr(location_scale, "OPTIONS", replace(location_scale.OPTIONS, rows_per_column=0))
     assert held() < 0.72  # the negative control: rows vouch for the bandwidths that they chose
+
+
+def test_intervals_of_targets_with_little_noise_are_not_too_wide_because_residuals_miss_one_row_only(monkeypatch):
+    def held():
+        rng, inside = np.random.default_rng(0), []
+        for seed in range(4):
+            X = rng.uniform(0, 1, (1220, 4))
+            y = np.sin(5 * X[:, 0]) * np.cos(4 * X[:, 1]) + X[:, 2] * X[:, 3]
+            model = TabularQuantileRegressor(parts=["kernel"], random_state=seed).fit(X[:220], y[:220])
+            low, high = model.predict_interval(X[220:], 0.5).T
+            inside.append((low <= y[220:]) & (y[220:] <= high))
+        return np.mean(inside)
+
+    assert held() == pytest.approx(0.5, abs=0.04)
+    monkeypatch.setattr(location_scale, "OPTIONS", replace(location_scale.OPTIONS, left_out=(0, 0)))
+    assert held() > 0.57  # the negative control: without an eighth of the rows, errors are larger
+
+
+def test_trees_do_not_learn_y_from_locations_without_the_row():
+    """Of one column, forests that see m without the row alone would be too sure: 74 % inside 80 % intervals."""
+    rng, inside = np.random.default_rng(3), []
+    for seed in range(3):
+        X = rng.standard_normal((1800, 1))
+        y = X[:, 0] + np.sin(2 * X[:, 0]) + (0.5 + 0.5 * np.abs(X[:, 0])) * rng.standard_normal(1800)
+        model = TabularQuantileRegressor(random_state=seed).fit(X[:300], y[:300])
+        low, high = model.predict_interval(X[300:], 0.8).T
+        inside.append((low <= y[300:]) & (y[300:] <= high))
+    assert np.mean(inside) == pytest.approx(0.8, abs=0.04)
 
 
 def grouped(n_groups, size, seed):
@@ -216,6 +245,15 @@ def test_forests_predict_values_of_targets_that_have_few():
     assert np.mean(np.isin(np.round(curves, 6), [0, 1, 2])) > 0.9
 
 
+def test_verbose_prints_the_stages_and_the_time_left(capsys):
+    TabularQuantileRegressor(verbose=1, **QUICK).fit(*simulate(60, 0))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["fitting", "growing", "growing", "weighing"]
+    assert all(re.search(r"about [\d.e-]+ (s|min|h) left$", line) for line in lines)
+    TabularQuantileRegressor(verbose=1, parts=["forest"], **QUICK).fit(*simulate(60, 0))
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["growing", "weighing"]
+
+
 def test_a_time_limit_ends_the_fit_early_and_is_reported():
     X, y = simulate(1000, 6)
     model = TabularQuantileRegressor(max_seconds=1e-3, n_trees=500, random_state=0).fit(X, y)
@@ -232,12 +270,23 @@ def test_saved_models_predict_the_same_and_forged_trees_are_refused(fitted, tmp_
     loaded = quernel.load(tmp_path / "m.quernel")
     assert np.array_equal(loaded.predict(X, LEVELS), model.predict(X, LEVELS))
     assert str(loaded) == str(model)
-    forest = grow_forest(X, X[:, 0], np.ones(len(X)), 2, np.random.default_rng(0))
-    for name, value in (("right", 10**6), ("column", 99), ("middle", 10**6), ("order", -1)):
-        forged = getattr(forest, name).copy()
-        forged[0] = value
+    values = SortedValues.from_values(X[:, 0], np.ones(len(X)))
+    forest = grow_forest(X, X[:, 0], np.ones(len(X)), 2, np.random.default_rng(0)).cut(2, values)
+    n_nodes, n_members, own = len(forest.nodes), len(forest.members), len(forest.nodes) // 2
+    forged = {
+        "root": [(0, n_nodes), (0, -1 - n_members)],
+        "nodes": [((own, 1), n_nodes), ((own, 2), own), ((own, 1), -1 - n_members), ((0, 0), 99 << 16), ((0, 0), -1)],
+        "members": [(-1, 0), (0, len(X)), (slice(0, 40), 0)],
+    }
+    for name, entries in forged.items():
+        for place, value in entries:
+            array = getattr(forest, name).copy()
+            array[place] = value
+            with pytest.raises(ValueError, match="forest"):
+                replace(forest, **{name: array})
+    for name, array in (("mass", np.ones(3)), ("nodes", forest.nodes.astype(np.int64)), ("nodes", forest.nodes[:, :2])):
         with pytest.raises(ValueError, match="forest"):
-            replace(forest, **{name: forged})
+            replace(forest, **{name: array})
 
 
 @pytest.mark.parametrize(
@@ -313,6 +362,19 @@ def test_out_of_fold_values_are_those_of_refits():
     assert 0 <= fit.duality_gap < 1e-20
 
 
+def test_values_without_a_row_are_those_of_refits():
+    rng = np.random.default_rng(0)
+    y, weight = rng.standard_normal(40), rng.uniform(1, 2, 40)
+    P, w = np.column_stack([rng.standard_normal((40, 6)), np.full(40, 10.0)]), weight / weight.mean()
+    fit = FoldRidge(P, weight / weight.sum(), np.sort(rng.integers(0, 3, 40)), leave_one_out=True).fit(y)
+    centred = y - w @ y / 40
+    for i in range(40):
+        train = np.arange(40) != i
+        gram = P[train].T @ (w[train, None] * P[train]) + fit.ridge * np.eye(7)
+        value = P[i] @ np.linalg.solve(gram, P[train].T @ (w[train] * centred[train]))
+        assert fit.held_out[i] == pytest.approx(value + w @ y / 40, abs=1e-8)
+
+
 def test_groups_are_never_split_between_folds_or_bags():
     X, y, unit = grouped(30, 4, 0)
     forest = grow_forest(X, y, np.ones(len(y)), 20, np.random.default_rng(0), unit)
@@ -321,44 +383,48 @@ def test_groups_are_never_split_between_folds_or_bags():
     assert 0 < seen.mean() < 1
 
 
-def test_forest_weights_are_those_of_the_leaves():
+def leaf_rows(forest, t, codes, min_leaf):
+    """Rows of the node in which a row with these codes ends in tree t, if nodes have at least `min_leaf` rows."""
+    a, b = 0, forest.first_row[t + 1] - forest.first_row[t]
+    root, node = forest.first_node[t], 0
+    while node >= 0:
+        j, middle = forest.column[root + node], forest.middle[root + node]
+        if codes[j if j >= 0 else -1 - j] < forest.cuts[root + node]:
+            if middle - a < min_leaf:
+                break
+            b, node = middle, node + 1 if j >= 0 else -1
+        else:
+            if b - middle < min_leaf:
+                break
+            a, node = middle, forest.right[root + node]
+    return forest.order[forest.first_row[t] + a : forest.first_row[t] + b]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("min_leaf", [1, 2, 7, 60])
+def test_forest_weights_are_those_of_the_leaves(min_leaf, weighted):
     """Quantiles against a direct evaluation: descend by hand, pool the leaves, weight each tree equally."""
     X, y = simulate(200, 7)
-    forest = grow_forest(X, y, np.ones(200), 7, np.random.default_rng(0)).with_leaves(5)
-    codes = forest.codes.encode(X)
-    for i in (0, 50, 199):
-        pooled = np.zeros(200)
+    weight = np.random.default_rng(1).uniform(1, 3, 200) if weighted else np.ones(200)
+    forest = grow_forest(X, y, weight, 7, np.random.default_rng(0))
+    found = forest.cut(min_leaf, SortedValues.from_values(y, weight)).quantiles(X, LEVELS)
+    skip = np.arange(7) < 3
+    some = forest.cut(min_leaf, SortedValues.from_values(y, weight)).quantiles(X, LEVELS, np.tile(skip, (200, 1)))
+    for i, codes in enumerate(forest.codes.encode(X)):
+        rows, shares = [], []
         for t in range(7):
-            a, b = 0, forest.first_row[t + 1] - forest.first_row[t]
-            root, node = forest.first_node[t], 0
-            while node >= 0:
-                j, middle = forest.column[root + node], forest.middle[root + node]
-                if codes[i, j if j >= 0 else -1 - j] < forest.cut[root + node]:
-                    if middle - a < 5:
-                        break
-                    b, node = middle, node + 1 if j >= 0 else -1
-                else:
-                    if b - middle < 5:
-                        break
-                    a, node = middle, forest.right[root + node]
-            rows = forest.order[forest.first_row[t] + a : forest.first_row[t] + b]
-            taken = rows[:: -(-len(rows) // forest_weights.OPTIONS.per_leaf)]
-            pooled[taken] += 1 / len(taken) / 7
-        order = np.argsort(y)
-        share = pooled[order][pooled[order] > 0]
-        expected = np.interp(LEVELS, np.cumsum(share) - share / 2, y[order][pooled[order] > 0])
-        found = forest.quantiles(X[[i]], SortedValues.from_values(y, np.ones(200)), LEVELS)[0]
-        assert found == pytest.approx(expected, abs=0.25)
-        assert found[3] == pytest.approx(expected[3], abs=0.1)
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 60])
-def test_pruned_forests_predict_the_same(size):
-    X, y = simulate(200, 8)
-    forest = grow_forest(X, y, np.ones(200), 9, np.random.default_rng(0)).with_leaves(size)
-    values, pruned = SortedValues.from_values(y, np.ones(200)), forest.prune()
-    assert np.array_equal(pruned.quantiles(X, values, LEVELS), forest.quantiles(X, values, LEVELS))
-    assert size <= 2 or len(pruned.column) < len(forest.column)
+            leaf = leaf_rows(forest, t, codes, min_leaf)
+            assert len(leaf) >= min_leaf
+            rows.append(leaf[:: -(-len(leaf) // forest_weights.OPTIONS.per_leaf)])
+            shares.append(weight[rows[-1]] / weight[rows[-1]].sum())
+        for first, curves in ((0, found), (3, some)):
+            pooled, share = np.concatenate(rows[first:]), np.concatenate(shares[first:]) / (7 - first)
+            order = np.argsort(y[pooled], kind="stable")
+            middles = np.cumsum(share[order]) - share[order] / 2
+            assert curves[i] == pytest.approx(np.interp(LEVELS, middles, y[pooled][order]), abs=1e-9)
+    assert np.isnan(
+        forest.cut(min_leaf, SortedValues.from_values(y, weight)).quantiles(X, LEVELS, np.ones((200, 7), bool))
+    ).all()
 
 
 def test_calibration_is_monotone_and_corrects_levels_that_are_off():
@@ -374,7 +440,7 @@ def test_location_and_scale_are_out_of_fold():
     """On pure noise, out-of-fold locations do not follow their own rows."""
     rng = np.random.default_rng(0)
     rows = ArrayRows(rng.uniform(size=(150, 4)), rng.standard_normal(150))
-    model, m, _ = fit_location_scale(DataSummary(rows), None, None, rng)
+    model, (m, _), _ = fit_location_scale(DataSummary(rows), None, None, rng)
     assert np.corrcoef(m, rows.y)[0, 1] < 0.2
     assert np.mean((rows.y - m) ** 2) > 0.9 * np.var(rows.y)
     assert np.all(model.duality_gap <= 1e-6)
@@ -399,7 +465,7 @@ def test_the_kernel_sees_all_rows_and_the_forests_a_sample(tmp_path):
     rows = ArrayRows(X[:400], y[:400])
     everything = AllRows(lambda: iter([Piece(X[:700], y[:700], weight[:700]), Piece(X[700:], y[700:], weight[700:])]),
                          2000, np.arange(400))  # fmt: skip
-    model, m, _ = fit_location_scale(DataSummary(rows), 50, None, np.random.default_rng(0), everything)
+    model, (m, _), _ = fit_location_scale(DataSummary(rows), 50, None, np.random.default_rng(0), everything)
     # Against ridge regression of all rows on the same features, and on those of the other folds.
     kernel, w = model.feature_map.kernel, weight * 2000 / weight.sum()
     landmarks = Nystroem(kernel, 50, landmarks="distinct").fit(rows.X)

@@ -71,9 +71,8 @@ def fitting(text: str, detail: str = "") -> Iterator[None]:
                 )
                 return
             if progress.stage:
-                seconds = (bars.tasks[0].elapsed or 0) * (1 - progress.done) / max(progress.done, 1e-9)
-                state = progress.stage + (f", about {as_duration(seconds)} left" if progress.done else "")
-                bars.update(task, total=1 if progress.done else None, completed=progress.done, state=state)
+                state = f"{progress.stage}, about {as_duration(progress.left or 0)} left"
+                bars.update(task, total=1, completed=progress.done, state=state)
                 return
             bars.update(task, state=f"step {progress.iteration}, gap {progress.gap:.0e}")
 

@@ -8,13 +8,14 @@ A forest gives each training row i the weight  w_i(x) = mean over trees of  1{i 
   each, whose grid is shifted at random. Trees are grown on a part of the rows, without replacement: the others are *out
   of bag*, and judge.
 - Rows of a node are one interval of the tree's `order`, those of its children are the two parts of it. So one deep
-  forest is a forest for every leaf size m: a row descends for as long as the next node has m rows (`min_leaf`).
+  `Forest` is a forest for every leaf size m: a row descends for as long as the next node has m rows (`cut`).
+- A `QuantileForest` is one of these: trees of one leaf size, in the layout in which rows descend quickly, with the
+  values of the rows in the leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class ForestOptions:
     min_split: int = 3  # rows of a node that is split
     per_leaf: int = 8  # rows of a leaf that enter a distribution, at most: speed against noise
     min_trees: int = 10  # grown even if there is no time left
-    block: int = 128  # rows that a thread predicts at a time: what it collects for them stays in cache
+    block: int = 512  # rows that descend at a time: the more, the less often a tree is read from memory
 
 
 OPTIONS = ForestOptions()
@@ -81,73 +82,33 @@ class ColumnCodes:
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Trees as flat arrays, one after the other.
+    """Deep trees as flat arrays, one after the other; `cut` makes forests of any leaf size of them.
 
     Attributes
     ----------
     codes : ColumnCodes
     column : ndarray of int16, the column j by which an inner node is split, or -1 - j if its left child is a leaf
-    cut : ndarray of uint16; codes below it go to the left
+    cuts : ndarray of uint16; codes below it go to the left
     right : ndarray of int32, the right child, counted from the tree's first node, or -1 for a leaf; an inner left child
         is the next node
     middle : ndarray of int32, where the rows of the right child begin, counted from the tree's first row
     first_node, first_row : ndarrays of int64 of shape (T + 1,), where the inner nodes and the rows of each tree begin
     order : ndarray of int32, row numbers of the trees' bags, sorted by leaf
-    min_leaf : int, rows that a node must have to be entered
     """
 
     codes: ColumnCodes
     column: Index
-    cut: Index
+    cuts: Index
     right: Index
     middle: Index
     first_node: Index
     first_row: Index
     order: Index
-    min_leaf: int
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where compiled code would read outside of the arrays."""
-        kinds = {"column": np.int16, "cut": np.uint16, "right": np.int32, "middle": np.int32, "order": np.int32}
-        kinds |= {"first_node": np.int64, "first_row": np.int64}
-        arrays = {name: getattr(self, name) for name in kinds}
-        if any(array.dtype != kinds[name] or array.ndim != 1 for name, array in arrays.items()):
-            raise ValueError("a forest has arrays of other types than fits have")
-        sizes, rows = np.diff(self.first_node), np.diff(self.first_row)
-        if not (
-            len(sizes) == len(rows) > 0 and self.first_node[0] == self.first_row[0] == 0
-            and len(self.column) == len(self.cut) == len(self.right) == len(self.middle) == self.first_node[-1]
-            and len(self.order) == self.first_row[-1] and sizes.min() >= 0 and rows.min() >= 1 and self.min_leaf >= 1
-        ):  # fmt: skip
-            raise ValueError("the trees of a forest do not fit together")
-        size, n_rows = np.repeat(sizes, sizes), np.repeat(rows, sizes)
-        own = np.arange(len(self.column)) - np.repeat(self.first_node[:-1], sizes)
-        split, last = np.where(self.column < 0, -1 - self.column, self.column), (self.column < 0) | (own + 1 < size)
-        right = (self.right == -1) | ((self.right > own) & (self.right < size))
-        if not (last & right & (split < self.codes.n_columns) & (self.middle >= 0) & (self.middle <= n_rows)).all():
-            raise ValueError("the nodes of a forest make no trees")
-        if self.order.min() < 0:
-            raise ValueError("a forest has negative row numbers")
 
     @property
     def n_trees(self) -> int:
         """Number of trees."""
         return len(self.first_node) - 1
-
-    def with_leaves(self, min_leaf: int) -> Forest:
-        """The same trees, cut off above nodes of fewer rows."""
-        return replace(self, min_leaf=min_leaf)
-
-    def prune(self) -> Forest:
-        """The same forest, with the same predictions, without nodes that `min_leaf` keeps rows from entering."""
-        from quernel.estimators.numba_forest import prune_tree  # numba takes a second to import
-
-        pruned = []
-        for t in range(self.n_trees):
-            nodes, rows = slice(*self.first_node[t : t + 2]), slice(*self.first_row[t : t + 2])
-            arrays = (self.column[nodes], self.cut[nodes], self.right[nodes], self.middle[nodes])
-            pruned.append((*prune_tree(*arrays, rows.stop - rows.start, self.min_leaf), self.order[rows]))
-        return _join_trees(self.codes, pruned, self.min_leaf)
 
     def bags(self, n_rows: int) -> NDArray[np.bool_]:
         """Which trees have seen each row, shape (n_rows, T)."""
@@ -155,22 +116,103 @@ class Forest:
         seen[self.order, np.repeat(np.arange(self.n_trees), np.diff(self.first_row))] = True
         return seen
 
-    def quantiles(self, X: Array, values: SortedValues, levels: Array, skip: NDArray[np.bool_] | None = None) -> Array:
-        """Quantiles of `values` under the weights of each row of X, shape (n, len(levels)), levels ascending.
+    def cut(self, min_leaf: int, values: SortedValues) -> QuantileForest:
+        """The forest whose leaves have at least so many rows, with these values of the rows in its leaves."""
+        from quernel.estimators.numba_forest import cut_tree  # numba takes a second to import
+
+        trees: list[tuple[int, Index, Index]] = []
+        n_nodes = n_members = 0
+        for t in range(self.n_trees):
+            own, rows = slice(*self.first_node[t : t + 2]), slice(*self.first_row[t : t + 2])
+            arrays = (self.column[own], self.cuts[own], self.right[own], self.middle[own], self.order[rows])
+            trees.append(cut_tree(*arrays, min_leaf, OPTIONS.per_leaf, n_nodes, n_members))
+            n_nodes, n_members = n_nodes + len(trees[-1][1]), n_members + len(trees[-1][2])
+        roots, nodes, members = zip(*trees, strict=True)
+        joined = np.array(roots, dtype=np.int32), np.concatenate(nodes), np.concatenate(members)
+        return QuantileForest.from_rows(self.codes, *joined, values, min_leaf)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileForest:
+    """Trees of one leaf size, and the values of the rows in their leaves.
+
+    Attributes
+    ----------
+    codes : ColumnCodes
+    root : ndarray of int32 of shape (T,), where each tree begins: a node, or -1 - the first member of a leaf
+    nodes : ndarray of int32 of shape (k, 3): 2^16 column + cut, where codes below the cut go to, and where the others
+    members : ndarray of int32, ranks of the values in each leaf, one leaf after the other; -1 - rank ends a leaf
+    mass : ndarray, the probability of each member in its leaf; empty if those of a leaf are equal
+    value : ndarray of shape (n,), ascending
+    min_leaf : int
+    """
+
+    codes: ColumnCodes
+    root: Index
+    nodes: Index
+    members: Index
+    mass: Array
+    value: Array
+    min_leaf: int
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where compiled code would read outside of the arrays."""
+        kinds = {"root": np.int32, "nodes": np.int32, "members": np.int32, "mass": np.float64, "value": np.float64}
+        if any(getattr(self, name).dtype != kind for name, kind in kinds.items()):
+            raise ValueError("a forest has arrays of other types than fits have")
+        k, size, vectors = len(self.nodes), len(self.members), (self.root, self.members, self.mass, self.value)
+        if (
+            self.nodes.shape != (k, 3) or any(one.ndim != 1 for one in vectors) or len(self.root) == 0 or size == 0
+            or len(self.mass) not in (0, size) or self.members[-1] >= 0
+        ):  # fmt: skip
+            raise ValueError("the trees of a forest do not fit together")
+        places, column = self.nodes[:, 1:], self.nodes[:, 0] >> 16
+        # Children come after their parents, so that every descent ends.
+        ahead = (places < 0) | ((places > np.arange(k)[:, None]) & (places < k))
+        if not (
+            ahead.all() and places.min(initial=-1) >= -size and -size <= self.root.min() and self.root.max() < k
+            and column.min(initial=0) >= 0 and column.max(initial=0) < self.codes.n_columns
+        ):  # fmt: skip
+            raise ValueError("the nodes of a forest make no trees")
+        last = np.flatnonzero(self.members < 0)
+        longest, ranks = np.diff(last, prepend=-1).max(), np.where(self.members < 0, -1 - self.members, self.members)
+        if longest > OPTIONS.per_leaf or ranks.max() >= len(self.value):
+            raise ValueError("the leaves of a forest do not fit its values")
+
+    @classmethod
+    def from_rows(
+        cls, codes: ColumnCodes, root: Index, nodes: Index, members: Index, values: SortedValues, min_leaf: int
+    ) -> QuantileForest:
+        """From trees whose members are row numbers."""
+        ends = members < 0
+        rows = np.where(ends, -1 - members, members)
+        mass: Array = np.empty(0)
+        if np.ptp(values.weight) > 0:
+            first = np.append(0, np.flatnonzero(ends)[:-1] + 1)
+            mass = values.weight[rows]
+            mass = mass / np.repeat(np.add.reduceat(mass, first), np.diff(np.append(first, len(mass))))
+        ranks = values.rank[rows]
+        return cls(codes, root, nodes, np.where(ends, -1 - ranks, ranks), mass, values.value, min_leaf)
+
+    @property
+    def n_trees(self) -> int:
+        """Number of trees."""
+        return len(self.root)
+
+    def quantiles(self, X: Array, levels: Array, skip: NDArray[np.bool_] | None = None) -> Array:
+        """Quantiles of the values under the weights of each row of X, shape (n, len(levels)), levels ascending.
 
         `skip` of shape (n, T) leaves trees out: those that have seen a row of X. A row that all have seen gets NaN.
         """
-        from quernel.estimators.numba_forest import fill_quantiles
+        from quernel.estimators.numba_forest import fill_quantiles  # numba takes a second to import
 
         codes, out = self.codes.encode(X), np.empty((len(X), len(levels)))
         skip = np.empty((0, self.n_trees), dtype=np.bool_) if skip is None else skip
-        arrays = _read_only(self.column, self.cut, self.right, self.middle, self.first_node, self.first_row, self.order)
-        sorted_values, levels = _read_only(values.rank, values.value, values.weight), np.array(levels, dtype=float)
+        arrays = _read_only(self.root, self.nodes, self.members, self.mass)
+        (value,), levels = _read_only(self.value), np.array(levels, dtype=float)
 
         def fill(rows: slice) -> None:
-            fill_quantiles(
-                codes[rows], *arrays, self.min_leaf, OPTIONS.per_leaf, skip[rows], *sorted_values, levels, out[rows]
-            )
+            fill_quantiles(codes[rows], *arrays, OPTIONS.per_leaf, skip[rows], value, levels, out[rows])
 
         parts = [slice(first, first + OPTIONS.block) for first in range(0, len(X), OPTIONS.block)]
         with single_threaded_blas(len(X), 10 * self.n_trees) as threads:
@@ -241,7 +283,10 @@ def grow_forest(
 
     with single_threaded_blas(len(X), 10 * n_trees) as threads:
         grown = [tree for tree in parallel_map(grow, range(n_trees), threads) if tree is not None]
-    return _join_trees(codes, grown, 1)
+    column, cuts, right, middle, order = (np.concatenate(parts) for parts in zip(*grown, strict=True))
+    first_node = np.cumsum([0, *(len(tree[0]) for tree in grown)]).astype(np.int64)
+    first_row = np.cumsum([0, *(len(tree[-1]) for tree in grown)]).astype(np.int64)
+    return Forest(codes, column, cuts, right, middle, first_node, first_row, order)
 
 
 def _read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
@@ -261,11 +306,3 @@ def _draw_bag(n_rows: int, groups: Index | None, rng: np.random.Generator) -> In
     chosen = np.zeros(n_groups, dtype=bool)
     chosen[rng.permutation(n_groups)[: max(1, round(part * n_groups))]] = True
     return rng.permutation(np.flatnonzero(chosen[groups])).astype(np.int32)
-
-
-def _join_trees(codes: ColumnCodes, grown: Sequence[tuple[Index, ...]], min_leaf: int) -> Forest:
-    """Concatenate the arrays of single trees."""
-    column, cut, right, middle, order = (np.concatenate(parts) for parts in zip(*grown, strict=True))
-    first_node = np.cumsum([0, *(len(tree[0]) for tree in grown)]).astype(np.int64)
-    first_row = np.cumsum([0, *(len(tree[-1]) for tree in grown)]).astype(np.int64)
-    return Forest(codes, column, cut, right, middle, first_node, first_row, order, min_leaf)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 
 from quernel._threads import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, Piece, blocks
@@ -30,6 +30,7 @@ from quernel.tuning.krr_pilot import Pilot, fit_bandwidths, winsorize
 
 Array = NDArray[np.floating]
 Index = NDArray[np.integer]
+Smooth = tuple[Array, Array]  # m and s of rows, (n,) each
 
 KERNELS: tuple[Kernel, ...] = (Gaussian(), 0.5 * Gaussian() + 0.5 * Laplacian())
 
@@ -43,6 +44,7 @@ class LocationScaleOptions:
     pilot_rows: tuple[int, int] = (700, 800)  # rows from which bandwidths are learned: a step costs their number cubed
     landmarks: tuple[int, int] = (1000, 1000)  # Nystroem features
     folds: tuple[int, int] = (8, 5)
+    left_out: tuple[int, int] = (200, 5000)  # of so many rows, residuals are those without the row, not without a fold
     rows_per_column: int = 40  # with fewer rows, bandwidths are learned again without each fold
     wide_folds: tuple[int, int] = (3, 10)  # folds of those, fewer for more rows, about `wide_rows` / n
     wide_rows: int = 1500
@@ -98,8 +100,12 @@ def fit_location_scale(
     groups: Index | None,
     rng: np.random.Generator,
     everything: AllRows | None = None,
-) -> tuple[LocationScale, Array, Array]:
-    """Fit m and s; return them and their out-of-fold values at the training rows, (n,) each.
+) -> tuple[LocationScale, Smooth, Smooth]:
+    """Fit m and s; return them, and twice their values at the training rows, (n,) each, of fits without these rows.
+
+    The first are to judge by: of small tables they are without the row alone, since without a whole fold errors are
+    larger than those at new rows. The second are to learn from, and without a fold: without the row alone, m lies the
+    lower the higher y is, which gives y away to trees that compare m at neighbouring rows.
 
     Rows with the same entry of `groups` (n,) are in one fold. `n_components` None is the automatic number of landmarks.
     With `everything`, of which the rows of the summary are a sample, kernel and landmarks are those of the sample, and
@@ -108,7 +114,7 @@ def fit_location_scale(
     """
     rows = summary.source
     weighted = ArrayRows(rows.X, rows.y, rows.share())
-    model, location, scale = _fit_shared_kernel(summary, n_components, groups, rng, everything)
+    model, values, columns = _fit_shared_kernel(summary, n_components, groups, rng, everything)
     if len(rows.y) < OPTIONS.rows_per_column * rows.X.shape[1]:
         n_folds = int(np.clip(OPTIONS.wide_rows // len(rows.y), *OPTIONS.wide_folds))
         folds = _draw_folds(len(rows.y), n_folds, groups, rng)
@@ -117,8 +123,10 @@ def fit_location_scale(
             if len(test) > 0 and len(train) > 0 and not stop_requested():
                 others = None if groups is None else np.unique(groups[train], return_inverse=True)[1]
                 part = _fit_shared_kernel(DataSummary(take_rows(weighted, train)), n_components, others, rng)[0]
-                location[test], scale[test] = part.predict(rows.X[test])
-    return model, location, scale
+                found = part.predict(rows.X[test])
+                for one, new in zip((*values, *columns), (*found, *found), strict=True):
+                    one[test] = new
+    return model, values, columns
 
 
 def _fit_shared_kernel(
@@ -127,7 +135,7 @@ def _fit_shared_kernel(
     groups: Index | None,
     rng: np.random.Generator,
     everything: AllRows | None = None,
-) -> tuple[LocationScale, Array, Array]:
+) -> tuple[LocationScale, Smooth, Smooth]:
     """As `fit_location_scale`, where all folds share the kernel and the landmarks."""
     rows, share = summary.source, summary.source.share()
     large = int(summary.n_rows >= OPTIONS.large)
@@ -143,10 +151,12 @@ def _fit_shared_kernel(
 
     with single_threaded_blas(*Phi.shape) as threads:
         parallel_map(fill, blocks(*Phi.shape, threads), threads)
-        ridge = FoldRidge(Phi, share, folds[order])
+        few, many = OPTIONS.left_out
+        leave_one_out = groups is None and everything is None and few <= len(share) <= many
+        ridge = FoldRidge(Phi, share, folds[order], leave_one_out=leave_one_out)
         kept = winsorize(y[:, None], share)[:, 0]
         location = ridge.fit(kept)
-        size = np.abs(y - location.out_of_fold)
+        size = np.abs(y - location.held_out)
         middle = float(weighted_quantiles(size, share, np.array([0.5]))[0]) or float(share @ size) or 1.0
         scale = ridge.fit(np.log(size + OPTIONS.floor * middle))
     if everything is not None:
@@ -155,9 +165,9 @@ def _fit_shared_kernel(
     both = (location, scale)
     feature_map, coef = LandmarkPredictor.from_nystroem(landmarks, np.column_stack([fit.coef for fit in both]))
     intercept, ridges, gaps = np.array([(fit.intercept, fit.ridge, fit.duality_gap) for fit in both]).T
-    out_of_fold = np.empty((2, len(X)))
-    out_of_fold[:, order] = location.out_of_fold, np.exp(scale.out_of_fold)
-    return LocationScale(feature_map, coef, intercept, ridges, gaps), *out_of_fold
+    found = np.empty((4, len(X)))
+    found[:, order] = location.held_out, np.exp(scale.held_out), location.out_of_fold, np.exp(scale.out_of_fold)
+    return LocationScale(feature_map, coef, intercept, ridges, gaps), (found[0], found[1]), (found[2], found[3])
 
 
 def _add_constant(Phi: Array) -> Array:
@@ -176,23 +186,28 @@ def _draw_folds(n_rows: int, n_folds: int, groups: Index | None, rng: np.random.
 class _Ridge:
     """One ridge regression: coefficients in units of its target, out-of-fold values (n,), ridge, relative gap.
 
-    `middle` and `unit` standardise the target.
+    `middle` and `unit` standardise the target. `held_out` (n,) are values without the row alone, or out of fold.
     """
 
     coef: Array
     intercept: float
     out_of_fold: Array
+    held_out: Array
     ridge: float
     duality_gap: float
     middle: float
     unit: float
 
     @classmethod
-    def from_solution(cls, found: FoldSolution, out_of_fold: Array, middle: float, unit: float) -> _Ridge:
+    def from_solution(
+        cls, found: FoldSolution, out_of_fold: Array, middle: float, unit: float, held_out: Array | None = None
+    ) -> _Ridge:
         """From the solution for the standardised target."""
         intercept = middle + unit * OPTIONS.intercept * float(found.solution[-1])
         out_of_fold = middle + unit * out_of_fold
-        return cls(unit * found.solution[:-1], intercept, out_of_fold, found.ridge, found.duality_gap, middle, unit)
+        held_out = out_of_fold if held_out is None else middle + unit * held_out
+        coef, gap = unit * found.solution[:-1], found.duality_gap
+        return cls(coef, intercept, out_of_fold, held_out, found.ridge, gap, middle, unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,14 +273,16 @@ class FoldSums:
 class FoldRidge:
     """Ridge regressions on features Phi (n, M + 1) in memory, of which the last is a constant; see `FoldSums`.
 
-    `share` (n,) are weights of sum 1, `folds` (n,) ascending numbers of folds.
+    `share` (n,) are weights of sum 1, `folds` (n,) ascending numbers of folds; `leave_one_out` asks for values without
+    each row, too.
     """
 
-    def __init__(self, Phi: Array, share: Array, folds: Index) -> None:
+    def __init__(self, Phi: Array, share: Array, folds: Index, *, leave_one_out: bool = False) -> None:
         self.Phi, self.share, self.weight = Phi, share, share * len(share)
         starts = np.flatnonzero(np.r_[True, np.diff(folds) > 0])
         self.folds = [slice(*ends) for ends in zip(starts, [*starts[1:], len(folds)], strict=True)]
         self.sums = FoldSums([_weighted_gram(Phi[rows], self.weight[rows]) for rows in self.folds], len(share))
+        self.leave_one_out = leave_one_out
 
     def fit(self, target: Array) -> _Ridge:
         """Choose the ridge by out-of-fold error, and solve for it; the target (n,) may have any unit and origin."""
@@ -275,7 +292,17 @@ class FoldRidge:
         moments = [self.Phi[rows].T @ (self.weight[rows] * y[rows]) for rows in self.folds]
         found = self.sums.solve(moments, float(self.weight @ y**2))
         pairs = zip(self.folds, found.without_fold, strict=True)
-        return _Ridge.from_solution(found, np.concatenate([self.Phi[rows] @ v for rows, v in pairs]), middle, unit)
+        out_of_fold = np.concatenate([self.Phi[rows] @ v for rows, v in pairs])
+        held_out = self._without_row(y, np.sum(moments, axis=0), found.ridge) if self.leave_one_out else None
+        return _Ridge.from_solution(found, out_of_fold, middle, unit, held_out)
+
+    def _without_row(self, y: Array, moment: Array, ridge: float) -> Array:
+        """Values at every row (n,) of the regression without it:  (p'v - h y) / (1 - h),  h the row's leverage."""
+        regular = self.sums.gram.copy()
+        regular[np.diag_indices_from(regular)] += ridge
+        half = solve_triangular(cholesky(regular, lower=True, overwrite_a=True), self.Phi.T, lower=True)
+        leverage = np.minimum(self.weight * np.einsum("ij,ij->j", half, half), 1 - 1e-12)
+        return (self.Phi @ _solve_ridge(self.sums.gram, moment, ridge) - leverage * y) / (1 - leverage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,12 +349,17 @@ def _fit_all_rows(
     sums = FoldSums(grams, everything.n_rows)
     found = sums.solve(moments, square)
 
-    def scale_target(y: Array, Phi: Array, fold: Index) -> Array:
-        predicted = np.einsum("ij,ij->i", Phi, found.without_fold[fold])
+    # The second pass needs no sums of products: kernel values do, without their projection onto features.
+    predictor, without_fold = LandmarkPredictor.from_nystroem(landmarks, found.without_fold[:, :-1].T)
+    without_fold = np.vstack([without_fold, found.without_fold[:, -1]])
+
+    def scale_target(y: Array, values: Array, fold: Index) -> Array:
+        predicted = np.take_along_axis(values @ without_fold, fold[:, None].astype(np.int64), axis=1)[:, 0]
         size = np.abs(y - location.middle - location.unit * predicted)
         return (np.log(size + floor) - scale.middle) / scale.unit
 
-    _, scale_moments, scale_square = _sum_folds(everything, landmarks, folds, scale_target, with_grams=False)
+    _, sums_of_values, scale_square = _sum_folds(everything, predictor, folds, scale_target, with_grams=False)
+    scale_moments = [np.append(landmarks.projection_.T @ one[:-1], one[-1]) for one in sums_of_values]
     fits = []
     for one, before in ((found, location), (sums.solve(scale_moments, scale_square), scale)):
         held_out = np.empty(len(Phi))
@@ -339,7 +371,7 @@ def _fit_all_rows(
 
 def _sum_folds(
     everything: AllRows,
-    landmarks: Nystroem,
+    landmarks: Nystroem | LandmarkPredictor,
     folds: Index,
     target: Callable[[Array, Array, Index], Array],
     *,

@@ -125,132 +125,179 @@ def grow_tree(codes, target, weight, order, tries, min_split, cells, seed):  # t
 
 
 @compiled()
-def prune_tree(column, cut, right, middle, n_rows, min_leaf):  # type: ignore[no-untyped-def]
-    """The arrays of a tree without inner nodes whose children both have fewer than `min_leaf` rows."""
-    new_column, new_cut = np.zeros(len(column), dtype=np.int16), np.zeros(len(column), dtype=np.uint16)
-    new_right, new_middle = np.full(len(column), -1, dtype=np.int32), np.zeros(len(column), dtype=np.int32)
-    stack, kept = [(np.int64(0 if len(column) > 0 else -1), np.int64(0), np.int64(n_rows), np.int64(-1), False)], -1
+def cut_tree(column, cut, right, middle, rows, min_leaf, per_leaf, node_offset, member_offset):  # type: ignore[no-untyped-def]
+    """Root, nodes (k, 3) and members of a tree in which rows descend while the next node has `min_leaf` rows.
+
+    They are as in `QuantileForest`, for members that are row numbers; places are counted from the offsets. Of a leaf
+    with many rows every so many are members, at most `per_leaf`.
+    """
+    nodes = np.empty((len(column), 3), dtype=np.int32)
+    members = np.empty(2 * len(rows) + per_leaf, dtype=np.int32)
+    kept, size = 0, 0
+    # Node (-1 for a leaf), its rows, and where its place is to be written.
+    stack = [(np.int64(0 if len(column) > 0 else -1), np.int64(0), np.int64(len(rows)), np.int64(-1), np.int64(0))]
+    root = np.int32(0)
     while len(stack) > 0:
-        node, a, b, parent, is_right = stack.pop()
-        if node < 0 or max(middle[node] - a, b - middle[node]) < min_leaf:
-            continue
-        kept += 1
-        if parent >= 0 and is_right:
-            new_right[parent] = kept
-        elif parent >= 0:
-            new_column[parent] = -1 - new_column[parent]
-        j, m = np.int64(column[node]), np.int64(middle[node])
-        new_column[kept], new_cut[kept], new_middle[kept] = -1 - (j if j >= 0 else -1 - j), cut[node], m
-        if b - m >= min_leaf:
-            stack.append((np.int64(right[node]), m, b, np.int64(kept), True))
-        if m - a >= min_leaf:
-            stack.append((node + 1 if j >= 0 else np.int64(-1), a, m, np.int64(kept), False))
-    size = kept + 1
-    return new_column[:size].copy(), new_cut[:size].copy(), new_right[:size].copy(), new_middle[:size].copy()
+        node, a, b, parent, side = stack.pop()
+        if node >= 0 and max(middle[node] - a, b - middle[node]) >= min_leaf:
+            place = np.int32(node_offset + kept)
+            j, m = np.int64(column[node]), np.int64(middle[node])
+            nodes[kept, 0] = ((j if j >= 0 else -1 - j) << 16) | np.int64(cut[node])
+            # Rows do not enter a child that is too small: they stay with all rows of this node.
+            if b - m >= min_leaf:
+                stack.append((np.int64(right[node]), m, b, np.int64(kept), np.int64(2)))
+            else:
+                stack.append((np.int64(-1), a, b, np.int64(kept), np.int64(2)))
+            if m - a >= min_leaf:
+                stack.append((node + 1 if j >= 0 else np.int64(-1), a, m, np.int64(kept), np.int64(1)))
+            else:
+                stack.append((np.int64(-1), a, b, np.int64(kept), np.int64(1)))
+            kept += 1
+        else:
+            place, step = np.int32(-1 - (member_offset + size)), (b - a + per_leaf - 1) // per_leaf
+            if size + per_leaf > len(members):
+                members = np.append(members, np.empty_like(members))
+            for p in range(a, b, step):
+                members[size] = rows[p]
+                size += 1
+            members[size - 1] = -1 - members[size - 1]
+        if parent < 0:
+            root = place
+        else:
+            nodes[parent, side] = place
+    return root, nodes[:kept].copy(), members[:size].copy()
 
 
 @compiled()
-def fill_quantiles(  # type: ignore[no-untyped-def]
-    codes, column, cut, right, middle, first_node, first_row, order, min_leaf, per_leaf, skip, rank, value, weight,
-    levels, out,
-):  # fmt: skip
-    """Write the quantiles of each row into `out` (n, q); see `Forest.quantiles`."""
-    n, n_trees = len(codes), len(first_node) - 1
-    most = n_trees * per_leaf
-    found, share = np.empty((n, most), dtype=np.int64), np.empty((n, most))
-    sizes, keys, scratch = np.zeros(n, dtype=np.int64), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    # All rows descend one tree before the next, so that it stays in cache.
-    for t in range(n_trees):
-        root, n_rows = first_node[t], first_row[t + 1] - first_row[t]
+def _find_leaves(codes, root, nodes, leaves):  # type: ignore[no-untyped-def]
+    """Write the first member of the leaf in which each row ends in each tree into `leaves` (n, T)."""
+    n = len(codes)
+    place, below = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int64)
+    # All rows take one step before the next: steps of different rows do not wait for one another.
+    for t in range(len(root)):
+        place[:] = root[t]
+        size = n if root[t] >= 0 else 0
         for i in range(n):
+            below[i] = i
+        while size > 0:
+            kept = 0
+            for k in range(size):
+                i = below[k]
+                split = nodes[place[i], 0]
+                place[i] = nodes[place[i], 1 + (codes[i, split >> 16] >= (split & 0xFFFF))]
+                below[kept] = i
+                kept += place[i] >= 0
+            size = kept
+        for i in range(n):
+            leaves[i, t] = -1 - place[i]
+
+
+@compiled()
+def fill_quantiles(codes, root, nodes, members, mass, per_leaf, skip, value, levels, out):  # type: ignore[no-untyped-def]
+    """Write the quantiles of each row into `out` (n, q); see `QuantileForest.quantiles`."""
+    n, n_trees = len(codes), len(root)
+    most = n_trees * per_leaf
+    leaves = np.empty((n, n_trees), dtype=np.int32)
+    _find_leaves(codes, root, nodes, leaves)
+    keys, masses, work = np.empty(most, dtype=np.int64), np.empty(most), np.empty((3, most), dtype=np.int64)
+    before = np.empty(most)
+    for i in range(n):
+        size, trees = 0, 0
+        for t in range(n_trees):
             if len(skip) > 0 and skip[i, t]:
                 continue
-            # 1. Descend.
-            a, b = 0, n_rows
-            node = 0 if root < first_node[t + 1] else -1
-            while node >= 0:
-                j, m = column[root + node], middle[root + node]
-                if codes[i, j if j >= 0 else -1 - j] < cut[root + node]:
-                    if m - a < min_leaf:
-                        break
-                    b, node = m, node + 1 if j >= 0 else -1
-                else:
-                    if b - m < min_leaf:
-                        break
-                    a, node = m, right[root + node]
-            if b <= a:
-                continue
-            # 2. Collect rows of the leaf, with weights that sum to 1; of many, every so many.
-            step = (b - a + per_leaf - 1) // per_leaf
-            first, total = sizes[i], 0.0
-            last = first
-            for p in range(a, b, step):
-                row = order[first_row[t] + p]
-                found[i, last], share[i, last] = rank[row], weight[row]
-                total += weight[row]
+            trees += 1
+            first, last = size, np.int64(leaves[i, t])
+            while True:
+                member = np.int64(members[last])
+                keys[size] = ((member if member >= 0 else -1 - member) << 24) | size
+                if len(mass) > 0:
+                    masses[size] = mass[last]
+                size += 1
                 last += 1
-            for p in range(first, last):
-                share[i, p] *= 1.0 / total
-            sizes[i] = last
-    for i in range(n):
-        if sizes[i] == 0:
+                if member < 0:
+                    break
+            if len(mass) == 0:
+                masses[first:size] = 1.0 / (size - first)
+        if trees == 0:
             out[i] = np.nan
         else:
-            _sort_keys(found[i, : sizes[i]], keys, scratch)
-            _read_quantiles(keys[: sizes[i]], share[i, : sizes[i]], value, levels, out[i])
+            _read_quantiles(keys[:size], masses[:size], trees, value, levels, before, work, out[i])
 
 
 @compiled()
-def _sort_keys(found, keys, scratch):  # type: ignore[no-untyped-def]
-    """Write rank * 2^24 + position into `keys`, ascending: a bucket sort, several times as fast as others here.
+def _read_quantiles(keys, masses, total, value, levels, before, work, out):  # type: ignore[no-untyped-def]
+    """Quantiles of the values of keys 2^24 rank + p of masses[p]: linear between the middles of the masses.
 
-    Buckets are as many as there are entries, over the range of the ranks; those of many entries are sorted by numpy.
+    Keys are put into as many buckets as there are entries, over the range of the ranks, and only the buckets in which a
+    level lies, with their neighbours, are sorted. `before` (n,) and `work` (3, n) are work space.
     """
-    size = len(found)
-    low, high = found[0], found[0]
+    size = len(keys)
+    low, high = keys[0], keys[0]
     for p in range(size):
-        low, high = min(low, found[p]), max(high, found[p])
-    shift = 0
+        low, high = min(low, keys[p]), max(high, keys[p])
+    shift = 24
     while ((high - low) >> shift) >= size:
         shift += 1
     n_buckets = ((high - low) >> shift) + 1
-    ends = scratch[:n_buckets]
-    ends[:] = 0
+    counts, starts, ordered = work[0], work[1], work[2]
+    # 1. Number of entries and mass of each bucket.
+    counts[:n_buckets], starts[:n_buckets], before[:n_buckets] = 0, -1, 0.0
     for p in range(size):
-        ends[(found[p] - low) >> shift] += 1
-    for c in range(1, n_buckets):
-        ends[c] += ends[c - 1]
-    for p in range(size - 1, -1, -1):
-        c = (found[p] - low) >> shift
-        ends[c] -= 1
-        keys[ends[c]] = (found[p] << 24) | p
+        c = (keys[p] - low) >> shift
+        counts[c] += 1
+        before[c] += masses[p]
+    # 2. Mass before each bucket, and where the entries of those that are needed begin in `ordered`.
+    k, below, last, end, crowded, is_next = 0, 0.0, -1, 0, False, False
     for c in range(n_buckets):
-        a, b = ends[c], ends[c + 1] if c + 1 < n_buckets else size
-        if b - a > 16:
-            keys[a:b].sort()
-        else:
-            for p in range(a + 1, b):
-                key, q = keys[p], p
-                while q > a and keys[q - 1] > key:
-                    keys[q] = keys[q - 1]
-                    q -= 1
-                keys[q] = key
-
-
-@compiled()
-def _read_quantiles(keys, share, value, levels, out):  # type: ignore[no-untyped-def]
-    """Quantiles of the values of these ranks and weights: linear between the middles of their probability masses."""
-    size, inverse = len(keys), 1.0 / share.sum()
-    k, below, last_middle, last_value = 0, 0.0, 0.0, 0.0
+        if counts[c] == 0:
+            continue
+        below, before[c] = below + before[c], below
+        has_level = False
+        while k < len(levels) and levels[k] * total <= below:
+            has_level = True
+            k += 1
+        if has_level and last >= 0 and starts[last] < 0:
+            starts[last] = end
+            end += counts[last]
+            crowded |= counts[last] > 16
+        if has_level or is_next:
+            starts[c] = end
+            end += counts[c]
+            crowded |= counts[c] > 16
+        if k == len(levels) and not has_level:
+            break
+        last, is_next = c, has_level
+    if k < len(levels) and starts[last] < 0:  # a level that rounding error puts beyond all masses
+        starts[last] = end
+        end += counts[last]
+    # 3. These entries, ascending.
     for p in range(size):
-        this, mass = value[keys[p] >> 24], share[keys[p] & 0xFFFFFF] * inverse
-        middle = below + mass / 2
+        c = (keys[p] - low) >> shift
+        if starts[c] >= 0:
+            ordered[starts[c]] = keys[p]
+            starts[c] += 1
+    if crowded:
+        ordered[:end].sort()
+    else:
+        for p in range(1, end):
+            key, q = ordered[p], p
+            while q > 0 and ordered[q - 1] > key:
+                ordered[q] = ordered[q - 1]
+                q -= 1
+            ordered[q] = key
+    # 4. Levels between the middles of neighbouring masses.
+    k, bucket, below, last_middle, last_value = 0, -1, 0.0, 0.0, 0.0
+    for p in range(end):
+        c = (ordered[p] - low) >> shift
+        if c != bucket:
+            bucket, below = c, before[c]
+        this, mass = value[ordered[p] >> 24], masses[ordered[p] & 0xFFFFFF]
+        middle = (below + mass / 2) / total
         while k < len(levels) and levels[k] <= middle:
             part = 1.0 if p == 0 else (levels[k] - last_middle) / (middle - last_middle)
             out[k] = this if p == 0 or this == last_value else last_value + part * (this - last_value)
             k += 1
-        if k == len(levels):
-            return
         below += mass
         last_middle, last_value = middle, this
     while k < len(levels):

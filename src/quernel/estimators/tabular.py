@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from copy import copy
 from typing import Any, Self
 
@@ -20,9 +21,10 @@ from quernel.estimators.stacking import GRID
 from quernel.estimators.tabular_parts import PARTS, fit_parts
 from quernel.estimators.tabular_rows import read_rows
 from quernel.estimators.validation import check_levels, check_rows, check_scored
+from quernel.estimators.warnings import print_progress
 from quernel.features.random import as_generator
 from quernel.metrics import crps
-from quernel.solvers.progress import stopping
+from quernel.solvers.progress import listening, stopping
 
 Array = NDArray[np.floating]
 
@@ -65,6 +67,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         grown so far, at least 10. The kernel fits themselves are not cut short.
     random_state : int, RandomState, Generator or None, default=None
         Seed of folds and trees; the same integer gives the same model, to the bit and whatever the order of the rows.
+    verbose : int, default=0
+        If not 0, print what the fit is doing, and about how long it will take.
 
     Attributes
     ----------
@@ -113,6 +117,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         max_rows: int = 50_000,
         max_seconds: float | None = None,
         random_state: Any = None,
+        verbose: int = 0,
     ) -> None:
         self.quantiles = quantiles
         self.parts = parts
@@ -122,6 +127,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         self.max_rows = max_rows
         self.max_seconds = max_seconds
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(
         self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
@@ -152,7 +158,10 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         header.__dict__ = {name: value for name, value in vars(self).items() if not name.endswith("_")}
         rng = as_generator(self.random_state)
         rows, labels, everything = read_rows(header, X, y, sample_weight, groups, int(self.max_rows), rng)
-        with stopping(self.max_seconds, interruptible=True) as stop:
+        with (
+            stopping(self.max_seconds, interruptible=True) as stop,
+            listening(print_progress) if self.verbose else nullcontext(),
+        ):
             parts = fit_parts(
                 rows,
                 labels,

@@ -10,6 +10,7 @@ for the kernel, out of bag for the forests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,22 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.data import ArrayRows
-from quernel.estimators.forest_weights import Forest, SortedValues, grow_forest
+from quernel.estimators.forest_weights import Forest, QuantileForest, SortedValues, grow_forest
 from quernel.estimators.location_scale import OPTIONS as KERNEL
 from quernel.estimators.location_scale import AllRows, LocationScale, fit_location_scale
 from quernel.estimators.stacking import GRID, Calibration, choose_weights, mean_pinball, randomized_pit
 from quernel.estimators.stacking import OPTIONS as STACKING
 from quernel.solvers.progress import report_stage
+from quernel.tuning.cost import estimate_tabular_stages
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.krr_pilot import winsorize
 
 Array = NDArray[np.floating]
 Index = NDArray[np.integer]
-Smooth = tuple[Array, Array]
 
 PARTS = ("kernel", "residual_forest", "forest")
-# Shares of the time of a fit of 1,000 to 20,000 rows, after the kernel and after each of the forests.
-STAGES = (0.7, 0.8, 0.87)
+# What is done, in this order; the names of stages that users see.
+KERNEL_STAGE, RESIDUAL_STAGE, FOREST_STAGE, LAST_STAGE = (
+    "fitting the kernel",
+    "growing the forest of residuals",
+    "growing the forest",
+    "weighing the parts on held-out rows",
+)
 
 
 @dataclass(frozen=True)
@@ -56,33 +62,18 @@ class Parts:
     ----------
     shares : dict from the names of the parts to weights that sum to 1
     calibration : Calibration of the levels
-    targets : SortedValues of y, or None
-    forest : Forest or None
+    forest : QuantileForest of y, or None
     location_scale : LocationScale or None
-    residuals : SortedValues of z = (y - m) / s, or None
-    residual_forest : Forest or None
+    residuals : SortedValues z = (y - m) / s, or None
+    residual_forest : QuantileForest of z, or None
     """
 
     shares: dict[str, float]
     calibration: Calibration
-    targets: SortedValues | None = None
-    forest: Forest | None = None
+    forest: QuantileForest | None = None
     location_scale: LocationScale | None = None
     residuals: SortedValues | None = None
-    residual_forest: Forest | None = None
-
-    def __post_init__(self) -> None:
-        """Raise ValueError unless forests and values are of the same rows."""
-        for forest, values in ((self.forest, self.targets), (self.residual_forest, self.residuals)):
-            if forest is not None and (values is None or forest.order.max() >= len(values.rank)):
-                raise ValueError("a forest and the values of its rows do not fit together")
-
-    def with_leaves(self, name: str, min_leaf: int) -> Parts:
-        """The same parts with leaves of this size in one of the forests."""
-        if name == "forest" and self.forest is not None:
-            return replace(self, forest=self.forest.with_leaves(min_leaf))
-        assert self.residual_forest is not None
-        return replace(self, residual_forest=self.residual_forest.with_leaves(min_leaf))
+    residual_forest: QuantileForest | None = None
 
     def keep(self, shares: dict[str, float]) -> Parts:
         """These weights, and only what the parts with a weight need."""
@@ -90,41 +81,39 @@ class Parts:
         return replace(
             self,
             shares=shares,
-            targets=self.targets if "forest" in shares else None,
-            forest=self.forest.prune() if "forest" in shares and self.forest is not None else None,
+            forest=self.forest if "forest" in shares else None,
             location_scale=self.location_scale if smooth else None,
-            residuals=self.residuals if smooth else None,
-            residual_forest=(
-                self.residual_forest.prune()
-                if "residual_forest" in shares and self.residual_forest is not None
-                else None
-            ),
+            residuals=self.residuals if "kernel" in shares else None,
+            residual_forest=self.residual_forest if "residual_forest" in shares else None,
         )
 
     def predict(self, X: Array, levels: Array) -> Array:
         """Quantiles of the rows of X, shape (n, q), at ascending levels (q,)."""
-        smooth = None if self.location_scale is None else self.location_scale.predict(X)
+        smooth = None if self.location_scale is None else np.array(self.location_scale.predict(X))
         raw, total = self.calibration(levels), np.zeros((len(X), len(levels)))
         for name, share in self.shares.items():
             total += share * self.quantiles(name, X, smooth, raw)
         return total
 
     def quantiles(
-        self, name: str, X: Array, smooth: Smooth | None, levels: Array, skip: NDArray[np.bool_] | None = None
+        self, name: str, X: Array, smooth: Array | None, levels: Array, skip: NDArray[np.bool_] | None = None
     ) -> Array:
-        """Quantiles of one part, uncalibrated, (n, q); `smooth` are m and s of the rows, `skip` as in `Forest`."""
+        """Quantiles of one part, uncalibrated, (n, q); `skip` as in `QuantileForest`.
+
+        `smooth` are m and s of the rows, (2, n), or with those that the forest of residuals is to see below, (4, n).
+        """
         if name == "forest":
             assert self.forest is not None
-            assert self.targets is not None
-            return self.forest.quantiles(X, self.targets, levels, skip)
+            return self.forest.quantiles(X, levels, skip)
         assert smooth is not None
-        assert self.residuals is not None
-        m, s = smooth
+        m, s = smooth[:2]
         if name == "kernel":
+            assert self.residuals is not None
             return m[:, None] + s[:, None] * self.residuals.quantiles(levels)
         assert self.residual_forest is not None
-        inputs = np.column_stack([X, m, s])
-        return m[:, None] + s[:, None] * self.residual_forest.quantiles(inputs, self.residuals, levels, skip)
+        return m[:, None] + s[:, None] * self.residual_forest.quantiles(
+            np.column_stack([X, *smooth[-2:]]), levels, skip
+        )
 
 
 def fit_parts(
@@ -140,41 +129,72 @@ def fit_parts(
 ) -> Parts:
     """Fit the parts of these names, weigh them and calibrate their levels; the rows may be a sample of `everything`."""
     weight = rows.share()
-    draft = Parts({}, Calibration.identity(), targets=SortedValues.from_values(rows.y, weight))
-    smooth = None
+    draft, smooth, grown = Parts({}, Calibration.identity()), None, {}
+    stages = _Stages(len(rows.y) if everything is None else everything.n_rows, rows.X.shape[1], names)
     if any(name != "forest" for name in names) and _has_distinct_rows(rows.X, KERNEL.min_rows):
-        report_stage("fitting the kernel", 0.0)
-        location_scale, m, s = fit_location_scale(DataSummary(rows), n_components, groups, rng, everything)
+        stages.enter(KERNEL_STAGE)
+        location_scale, (m, s), columns = fit_location_scale(DataSummary(rows), n_components, groups, rng, everything)
         z = np.clip((rows.y - m) / s, -OPTIONS.z_limit, OPTIONS.z_limit)
         draft = replace(draft, location_scale=location_scale, residuals=SortedValues.from_values(z, weight))
-        smooth = m, s
+        smooth = np.array([m, s, *columns])
     # With too few different rows for a kernel there is always a forest.
     fitted = [name for name in PARTS if name in names and (smooth is not None or name == "forest")] or ["forest"]
     if "residual_forest" in fitted and smooth is not None:
-        report_stage("growing the forest of residuals", STAGES[0])
-        inputs = np.column_stack([rows.X, *smooth])
-        grown = grow_forest(inputs, _standardize(z, weight), weight, n_trees, rng, groups)
-        draft = replace(draft, residual_forest=grown)
+        stages.enter(RESIDUAL_STAGE)
+        inputs = np.column_stack([rows.X, *smooth[2:]])
+        grown["residual_forest"] = grow_forest(inputs, _standardize(z, weight), weight, n_trees, rng, groups)
     if "forest" in fitted:
-        report_stage("growing the forest", STAGES[1])
-        draft = replace(draft, forest=grow_forest(rows.X, _standardize(rows.y, weight), weight, n_trees, rng, groups))
-    report_stage("weighing the parts on held-out rows", STAGES[2])
-    return _combine(draft, _HeldOut(rows, smooth, draft, rng), fitted, calibrate, rng)
+        stages.enter(FOREST_STAGE)
+        grown["forest"] = grow_forest(rows.X, _standardize(rows.y, weight), weight, n_trees, rng, groups)
+    stages.enter(LAST_STAGE)
+    held_out = _HeldOut(rows, smooth, grown, rng)
+    for name, forest in grown.items():
+        values = SortedValues.from_values(rows.y, weight) if name == "forest" else draft.residuals
+        assert values is not None
+        draft = _choose_leaves(draft, held_out, name, forest, values)
+    return _combine(draft, held_out, fitted, calibrate, rng)
+
+
+class _Stages:
+    """Reports what a fit is doing, and the time left: as estimated, times how much longer it took until now.
+
+    `n_rows` and `n_columns` are those of the table, `names` the parts to fit.
+    """
+
+    def __init__(self, n_rows: int, n_columns: int, names: Sequence[str]) -> None:
+        kernel, forests, last = estimate_tabular_stages(n_rows, n_columns)
+        forest = forests / 2
+        self.seconds = {
+            KERNEL_STAGE: kernel if set(names) != {"forest"} else 0.0,
+            RESIDUAL_STAGE: forest if "residual_forest" in names else 0.0,
+            FOREST_STAGE: forest if "forest" in names else 0.0,
+            LAST_STAGE: last,
+        }
+        self.start = time.monotonic()
+
+    def enter(self, stage: str) -> None:
+        """Begin with this stage."""
+        order = list(self.seconds)
+        before = sum(self.seconds[one] for one in order[: order.index(stage)])
+        total = sum(self.seconds.values())
+        pace = (time.monotonic() - self.start) / before if before > 0 else 1.0
+        report_stage(stage, before / total, pace * (total - before))
 
 
 class _HeldOut:
     """Training rows on which parts are judged: out of fold m and s, and trees that have not seen a row."""
 
-    def __init__(self, rows: ArrayRows, smooth: Smooth | None, draft: Parts, rng: np.random.Generator) -> None:
+    def __init__(
+        self, rows: ArrayRows, smooth: Array | None, grown: dict[str, Forest], rng: np.random.Generator
+    ) -> None:
         index = rng.permutation(len(rows.y))[: OPTIONS.judged]
         self.X, self.y, self.weight = rows.X[index], rows.y[index], rows.share()[index]
-        self.smooth = None if smooth is None else (smooth[0][index], smooth[1][index])
-        forests = {"forest": draft.forest, "residual_forest": draft.residual_forest}
-        self.seen = {name: one.bags(len(rows.y))[index] for name, one in forests.items() if one is not None}
+        self.smooth = None if smooth is None else smooth[:, index]
+        self.seen = {name: forest.bags(len(rows.y))[index] for name, forest in grown.items()}
 
     def quantiles(self, parts: Parts, name: str, levels: Array, rows: slice = slice(None)) -> Array:
         """Quantiles of a part for these rows, (m, q); NaN for rows that all trees have seen."""
-        smooth = None if self.smooth is None else (self.smooth[0][rows], self.smooth[1][rows])
+        smooth = None if self.smooth is None else self.smooth[:, rows]
         skip = self.seen[name][rows] if name in self.seen else None
         return parts.quantiles(name, self.X[rows], smooth, levels, skip)
 
@@ -189,10 +209,7 @@ class _HeldOut:
 
 
 def _combine(draft: Parts, held_out: _HeldOut, names: list[str], calibrate: bool, rng: np.random.Generator) -> Parts:
-    """Choose leaf sizes, then weights, then the calibration; leave out what has no weight."""
-    for name in names:
-        if name != "kernel":
-            draft = _choose_leaves(draft, held_out, name)
+    """Choose weights, then the calibration; leave out what has no weight."""
     curves = [held_out.quantiles(draft, name, GRID) for name in names]
     known = np.all([np.isfinite(one[:, 0]) for one in curves], axis=0)
     shares = np.full(len(names), 1 / len(names))
@@ -206,15 +223,23 @@ def _combine(draft: Parts, held_out: _HeldOut, names: list[str], calibrate: bool
     return draft.keep({name: float(share) for name, share in zip(names, shares, strict=True) if share > 0})
 
 
-def _choose_leaves(draft: Parts, held_out: _HeldOut, name: str) -> Parts:
-    """The leaf size of a forest, from the middle one in the direction in which the held-out loss falls."""
+def _choose_leaves(draft: Parts, held_out: _HeldOut, name: str, forest: Forest, values: SortedValues) -> Parts:
+    """Parts with the forest of this name, whose leaf size is chosen.
+
+    From the middle one in the direction in which the held-out loss falls.
+    """
     sizes = OPTIONS.leaves
     middle = len(sizes) // 2
-    chosen = draft.with_leaves(name, sizes[middle])
+
+    def with_leaves(min_leaf: int) -> Parts:
+        cut = forest.cut(min_leaf, values)
+        return replace(draft, forest=cut) if name == "forest" else replace(draft, residual_forest=cut)
+
+    chosen = with_leaves(sizes[middle])
     best = first = held_out.loss(chosen, name)
     for direction in (sizes[:middle][::-1], sizes[middle + 1 :]):
         for size in direction:
-            trial = draft.with_leaves(name, size)
+            trial = with_leaves(size)
             loss = held_out.loss(trial, name)
             if loss >= best:
                 break

@@ -107,10 +107,13 @@ def stacklevel_of_caller() -> int:
 
 
 def print_progress(progress: Progress) -> None:
-    """Print a line after every pass over out-of-core rows, or whenever the duality gap improves."""
+    """Print a line after every pass over out-of-core rows, for every stage, or whenever the duality gap improves."""
     if progress.sweep:
         if progress.done == 1:
             print(f"quernel: pass {progress.sweep} over the rows is done, about {as_duration(progress.left or 0)} left")
+        return
+    if progress.stage:
+        print(f"quernel: {progress.stage}, about {as_duration(progress.left or 0)} left")
         return
     print(f"quernel: step {progress.iteration}, {progress.columns} active fits, relative gap {progress.gap:.1e}")
 

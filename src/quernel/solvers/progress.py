@@ -30,7 +30,8 @@ class Progress:
     While rows are read from files, `sweep` is the number of the present pass over them (otherwise 0), `done` the share
     of its rows that were read, and `left` the estimated seconds until the typical number of passes is complete.
 
-    A fit of several parts says what it is doing, `stage`, and `done` is the share of its time that has usually passed.
+    A fit of several parts says what it is doing, `stage`; `done` is the share of its time that has usually passed then,
+    and `left` the estimated seconds until its end.
     """
 
     iteration: int
@@ -173,9 +174,9 @@ def report(progress: Progress) -> None:
         listener(progress)
 
 
-def report_stage(stage: str, done: float) -> None:
-    """Say what a fit of several parts is doing from now on, and the share of its time that has usually passed."""
-    report(Progress(0, 0, float("inf"), done=done, stage=stage))
+def report_stage(stage: str, done: float, left: float) -> None:
+    """Say what a fit of several parts does from now on, the share of its time that has passed and the seconds left."""
+    report(Progress(0, 0, float("inf"), done=done, left=left, stage=stage))
 
 
 class _Sweeps:

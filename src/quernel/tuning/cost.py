@@ -249,11 +249,17 @@ def estimate_tabular_seconds(n: int, d: int) -> float:
 
     n is the number of rows, d that of encoded columns.
     """
+    return sum(estimate_tabular_stages(n, d))
+
+
+def estimate_tabular_stages(n: int, d: int) -> tuple[float, float, float]:
+    """Estimate the seconds of its kernel, of growing its forests, and of weighing and calibrating on held-out rows."""
     own = TabularCost()
     kernel = own.pilot * min(n, own.pilot_rows) ** 2 + own.kernel * n * min(1.0, n / 1000) ** 2
     forests = min(n, own.tree_rows) * (own.trees[0] + own.trees[1] * d)
     judging = own.judging[0] + own.judging[1] * min(n, own.judged_rows) + own.judging[2] * n
-    return (kernel + forests + judging) * own.speed / _speed()
+    unit = own.speed / _speed()
+    return kernel * unit, forests * unit, judging * unit
 
 
 @cache
