@@ -107,9 +107,10 @@ class Curvature:
     rows, h : arrays of shape (a, M) and (a,), or None
         Few active rows (a <= M): their features and weights.
     gram, cross : arrays of shape (M, M) and (M,), or None
-        Many: sum h phi phi' and sum h phi.
+        Many: sum h phi phi' / scale, of which solvers read the lower triangle, and sum h phi / scale.
     total : float
-        Many: sum h.
+        Many: sum h / scale.
+    scale : float
     """
 
     surplus: Array
@@ -118,6 +119,7 @@ class Curvature:
     gram: Array | None = None
     cross: Array | None = None
     total: float = 0.0
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +281,12 @@ class Problem:
         args = self.loss, width, few & self.rows.returns_rows, anchored
         return self.rows.map_reduce(_curvature_block, state, args, reduce=_reduce_curvatures)
 
+    def find_active(
+        self, state: RowStateLike, width: Array, anchored: NDArray[np.bool_]
+    ) -> list[piecewise.ActiveColumn]:
+        """The active rows of each column, as in `curvature`, among all rows: indices, weights h, and surplus."""
+        return self.rows.map_rows(_find_active_block, state, (self.loss, width, anchored), reduce=_concatenate_columns)
+
     def set_direction(self, state: RowStateLike, coef: Array, intercept: Array) -> None:
         """Store the change of each row along the direction (coef, intercept), for the line search."""
         self.rows.map_reduce(_set_direction_block, state, (self.loss, coef, intercept), reduce=discard)
@@ -416,9 +424,8 @@ def _curvature_block(
 ) -> list[Curvature]:
     """Block function: the Hessian of every column over one block."""
     loss, width, few, anchored = args
-    find_active = piecewise.find_active if piecewise.applies(loss, block) else _find_active
     answers = []
-    for k, (active, weight, surplus) in enumerate(find_active(block, state, loss, width, anchored)):
+    for k, (active, weight, surplus) in enumerate(_find_active(block, state, loss, width, anchored)):
         rows = block.features[active].astype(float, copy=False)
         if few[k]:
             answers.append(Curvature(surplus, rows=rows, h=weight))
@@ -433,6 +440,8 @@ def _find_active(
     block: Block, state: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
 ) -> list[piecewise.ActiveColumn]:
     """The active rows of each column, their weights h, and their surplus h (r - r*) with the row's sign."""
+    if piecewise.applies(loss, block):
+        return piecewise.find_active(block, state, loss, width, anchored)
     residual, anchor = state["residual"], state["anchor"]
     at_multiplier = loss.inverse_subgradient(anchor)
     at = np.where(anchored, at_multiplier, residual) if anchored.any() else residual
@@ -441,6 +450,22 @@ def _find_active(
     signed_surplus = sign * (residual - at_multiplier)
     rows = [np.flatnonzero(h[:, k]) for k in range(len(width))]
     return [(active, h[active, k], h[active, k] * signed_surplus[active, k]) for k, active in enumerate(rows)]
+
+
+def _find_active_block(
+    block: Block, state: BlockState, args: tuple[Loss, Array, NDArray[np.bool_]]
+) -> list[piecewise.ActiveColumn]:
+    """Block function: the same, by indices among all rows."""
+    return [(block.start + active, h, surplus) for active, h, surplus in _find_active(block, state, *args)]
+
+
+def _concatenate_columns(answers: list[list[piecewise.ActiveColumn]]) -> list[piecewise.ActiveColumn]:
+    """Reduce step: the active rows of every column over all blocks."""
+    index, h, surplus = (
+        [np.concatenate(parts) for parts in zip(*([column[j] for column in answer] for answer in answers), strict=True)]
+        for j in range(3)
+    )
+    return list(zip(index, h, surplus, strict=True))
 
 
 def _reduce_curvatures(answers: list[list[Curvature]]) -> list[Curvature]:

@@ -55,8 +55,10 @@ class NewtonSystem:
         self._fit_intercept = fit_intercept
         if curvature.gram is None:
             self._solve = _factorize(self._row_side())
+        elif damped:
+            self._solve = _factorize_damped(self._feature_side())
         else:
-            self._solve = _factorize_damped(self._feature_side()) if damped else _factorize(self._feature_side())
+            self._solve = _factorize_positive(self._feature_side)
 
     def _row_side(self) -> Array:
         """The dual system, of size a + 1."""
@@ -72,13 +74,18 @@ class NewtonSystem:
         return _bordered(matrix, np.full(len(h), self._border_scale), 0.0)
 
     def _feature_side(self) -> Array:
-        """The primal system, of size M + 1."""
+        """The primal system, of size M + 1; above its diagonal as meaningful as `Curvature.gram`."""
         gram, cross = self._curvature.gram, self._curvature.cross
         assert gram is not None
         assert cross is not None
-        matrix = np.array(gram)
-        matrix.flat[:: len(matrix) + 1] += 2 * self._alpha
-        return _bordered(matrix, cross, self._curvature.total) if self._fit_intercept else matrix
+        size, scale = len(gram), self._curvature.scale
+        matrix: Array = np.empty((size + self._fit_intercept, size + self._fit_intercept), order="F")
+        np.multiply(gram, scale, out=matrix[:size, :size])
+        matrix[np.diag_indices(size)] += 2 * self._alpha
+        if self._fit_intercept:
+            matrix[size, :size] = matrix[:size, size] = scale * cross
+            matrix[size, size] = scale * self._curvature.total
+        return matrix
 
     def surplus(self) -> tuple[Array, float]:
         """What linearising at the multipliers adds to (phi_t_dual, mean_dual): see `Curvature.surplus`."""
@@ -132,6 +139,18 @@ def _factorize(matrix: Array) -> Callable[[Array], Array]:
     return _LuSolver(factor, pivots)
 
 
+def _factorize_positive(build: Callable[[], Array]) -> Callable[[Array], Array]:
+    """The same for a positive definite matrix, of which the lower triangle is read, by Cholesky.
+
+    It is built again where rounding has made it indefinite.
+    """
+    factor, failed = dpotrf(build(), lower=1, overwrite_a=1, clean=0)
+    if not failed:
+        return _CholeskySolver(factor)
+    lower = np.tril(build())
+    return _factorize(lower + np.tril(lower, -1).T)
+
+
 def _factorize_damped(matrix: Array) -> Callable[[Array], Array]:
     """The same for a positive semidefinite matrix, scaled to a unit diagonal and damped."""
     diagonal = np.diag(matrix)
@@ -161,6 +180,16 @@ class _LuSolver:
 
     def __call__(self, right: Array) -> Array:
         return dgetrs(self.factor, self.pivots, right)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _CholeskySolver:
+    """Solves with a Cholesky factor."""
+
+    factor: Array
+
+    def __call__(self, right: Array) -> Array:
+        return _solve_block(self.factor, right)
 
 
 class BlockTridiagonal:

@@ -26,8 +26,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel._threads import parallel_map
 from quernel.data import RowStateLike
-from quernel.objective import DualSums, Problem, take_columns
+from quernel.objective import Curvature, DualSums, Problem, take_columns
+from quernel.objective.active_gram import ActiveGram
 from quernel.objective.duality_gap import certify, relative, residual_bound
 from quernel.objective.null_model import NullModel, dual_variance, null_model, weak_ridge
 from quernel.solvers.linear_system import NewtonSystem
@@ -60,6 +62,8 @@ class NewtonOptions:
     condition: float = 1e-13
     # Smallest width, as a share of the first, where systems are damped instead.
     min_damped_width: float = 1e-9
+    # Smallest ridge 2 alpha of updated (feature-side) systems, as a share of the trace of the rest.
+    feature_ridge: float = 1e-11
     # A column is given up after so many multiplier steps that did not bring its gap to this share: rounding is reached.
     max_stalls: int = 60
     improvement: float = 0.9
@@ -118,6 +122,8 @@ class _Columns:
         Polishing steps left; negative when the column is finished.
     systems : list
         Factorized Newton system of each column's last step, or None.
+    grams : list
+        Second moments of each column's active rows, which steps update; None where every step sums them anew.
     least, stalls : arrays of shape (q,)
         Smallest estimate of the relative gap so far, and multiplier steps since.
     """
@@ -133,6 +139,7 @@ class _Columns:
     goal: Array
     polish: NDArray[np.intp]
     systems: list[NewtonSystem | None]
+    grams: list[ActiveGram | None]
     least: Array
     stalls: NDArray[np.intp]
 
@@ -292,10 +299,26 @@ def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Co
         problem, start.null, np.arange(q), state, start.coef.copy(), start.intercept.copy(), width,
         np.where(problem.loss.smoothing_width > 0, 0, floor), np.full(q, tol),
         np.full(q, OPTIONS.polish_steps if polish and small else 0), [None] * q,
-        np.full(q, np.inf), np.zeros(q, dtype=np.intp),
+        _active_grams(problem, start.null), np.full(q, np.inf), np.zeros(q, dtype=np.intp),
     )  # fmt: skip
     # Where the constant fits exactly, F0 = 0 is the minimum.
     return columns.take(np.flatnonzero(start.null.objective > 0))
+
+
+def _active_grams(problem: Problem, null: NullModel) -> list[ActiveGram | None]:
+    """Sums that each column's Hessians are updated from, or None."""
+    if not _can_update(problem, null):
+        return [None] * problem.n_columns
+    rows = problem.rows.in_memory("Active rows are summed")
+    return [ActiveGram(rows) for _ in range(problem.n_columns)]
+
+
+def _can_update(problem: Problem, null: NullModel) -> bool:
+    """Whether Hessians can be updated by the rows that change: all have one curvature, and are at hand in memory."""
+    rows = problem.rows
+    if not (rows.random_access and problem.loss.is_two_piece) or weak_ridge(problem, null):
+        return False
+    return problem.n_columns * rows.n_features <= max(rows.n_rows, OPTIONS.small // rows.n_features)
 
 
 def _drop_if_smooth(problem: Problem, width: Array) -> Array:
@@ -395,6 +418,26 @@ def _certify_stopped(columns: _Columns, best: BestIterate, iteration: int) -> No
     best.update(columns.index, columns.coef, intercept, columns.state, certificate, iteration)
 
 
+def _updated_curvatures(columns: _Columns, grams: list[ActiveGram], anchored: Mask) -> list[Curvature]:
+    """The Hessian of each column, as `Problem.curvature`, from the one before where that is less work."""
+    problem, width = columns.problem, columns.width
+    found, threads = problem.find_active(columns.state, width, anchored), problem.rows.threads
+    M, scale = problem.rows.n_features, problem.rows.kernel_scale()
+
+    def build(k: int) -> Curvature:
+        (active, h, surplus), gram = found[k], grams[k]
+        a, changes = len(active), gram.count_changes(active)
+        ridge = 2 * problem.alpha[k] / (scale * h.sum()) if a else 0.0
+        # Multiplications of the row side, and of the feature side, which loses digits if the ridge is small.
+        if a <= M and (a * a * (M + a) < M * M * (changes + M / 3) or ridge < OPTIONS.feature_ridge):
+            return Curvature(surplus, rows=gram.take(active), h=h)
+        gram.update(active, 1 if len(found) > 1 else threads)
+        sums = np.append(surplus @ gram.take(active), surplus.sum()) if anchored[k] else np.zeros(M + 1)
+        return Curvature(sums, gram=gram.gram, cross=gram.cross, total=gram.total, scale=1 / width[k])
+
+    return parallel_map(build, range(len(found)), threads)
+
+
 def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
     """One Newton step of every column."""
     problem, state = columns.problem, columns.state
@@ -402,7 +445,10 @@ def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
     anchored = inner_done & (columns.width > 0)
     damped = weak_ridge(problem, columns.null)
     few = (sums.active <= problem.rows.n_features) & (not damped)
-    curvatures = problem.curvature(state, columns.width, few, anchored)
+    if grams := [gram for gram in columns.grams if gram is not None]:
+        curvatures = _updated_curvatures(columns, grams, anchored)
+    else:
+        curvatures = problem.curvature(state, columns.width, few, anchored)
     move, shift = np.zeros_like(columns.coef), np.zeros_like(columns.intercept)
     no_active = (sums.active == 0) & ~_duals_balanced(columns, sums)
     for k, curvature in enumerate(curvatures):

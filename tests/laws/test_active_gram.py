@@ -1,0 +1,60 @@
+"""Second moments of active rows: what is updated by the rows that change is what would be summed anew."""
+
+import numpy as np
+import pytest
+
+from quernel.data import ArrayRows, InMemoryDesign
+from quernel.losses import Pinball
+from quernel.objective import Problem
+from quernel.objective.active_gram import ActiveGram
+from quernel.solvers import newton
+
+
+def rows_of(n=3000, M=60, weighted=False, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    Phi = np.cos(X @ rng.standard_normal((2, M)) * 3 + rng.uniform(0, 6, M)) * np.sqrt(2 / M)
+    y = np.sin(3 * X[:, 0]) + (0.2 + 0.3 * np.abs(X[:, 1])) * rng.standard_normal(n)
+    weight = rng.integers(1, 4, n).astype(float) if weighted else None
+    return InMemoryDesign(ArrayRows(Phi, y, weight), features=Phi)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_updates_equal_sums_made_anew(weighted, threads):
+    rows, rng = rows_of(9000, weighted=weighted), np.random.default_rng(1)
+    gram, before = ActiveGram(rows), np.arange(0)
+    for size in (8000, 7900, 4100, 4000, 20, 0, 300):
+        active = np.sort(rng.permutation(rows.n_rows)[:size])
+        if size in (7900, 4000):  # a few rows fewer than before
+            active = np.setdiff1d(before, before[::50])
+        changes = gram.count_changes(active)
+        gram.update(active, threads)
+        Phi, share = rows.as_array("test")[active], rows.share[active]
+        np.testing.assert_allclose(np.tril(gram.gram), np.tril(Phi.T @ (share[:, None] * Phi)), atol=1e-14)
+        np.testing.assert_allclose(gram.cross, share @ Phi, atol=1e-14)
+        assert gram.total == pytest.approx(share.sum(), abs=1e-14)
+        assert changes <= len(active)
+        assert gram.count_changes(active) == 0
+        before = active
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-6])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_newton_takes_the_same_steps(monkeypatch, alpha, weighted):
+    problem = Problem(rows_of(weighted=weighted), Pinball(np.array([0.1, 0.5])), alpha)
+    updated = newton.solve(problem, polish=False)
+    monkeypatch.setattr(newton, "_can_update", lambda *_: False)
+    anew = newton.solve(problem, polish=False)
+    assert updated.converged
+    np.testing.assert_array_equal(updated.iterations, anew.iterations)
+    np.testing.assert_allclose(updated.objective, anew.objective, rtol=1e-9)
+
+
+def test_hessians_are_summed_from_few_rows(monkeypatch):
+    summed = []
+    add = ActiveGram._add_to
+    monkeypatch.setattr(ActiveGram, "_add_to", lambda self, *a: summed.append(len(a[2])) or add(self, *a))
+    result = newton.solve(Problem(rows_of(M=300), Pinball(np.array([0.5])), 1e-6), polish=False)
+    assert result.converged
+    assert 0 < sum(summed) < 0.5 * result.hessian_rows
