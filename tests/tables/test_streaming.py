@@ -11,7 +11,7 @@ import pytest
 from pyarrow import csv
 
 from quernel.data import RowsError, sources
-from quernel.tables import TableError, column_stats
+from quernel.tables import TableEncoder, TableError, column_stats, training_data
 from quernel.tables.files import find_files, open_table, read_table
 from quernel.tables.parquet_table import open_parquet
 from quernel.tables.read_options import ReadOptions
@@ -56,6 +56,38 @@ def many_kinds(n=700, seed=1):
 
 def open_parquet_files(path):
     return open_parquet(find_files(path))
+
+
+def test_an_encoder_learns_from_some_rows_of_a_very_long_table(tmp_path, monkeypatch):
+    """Memory stays bounded, and no training row is encoded by means that contain its own target."""
+    rng, n, learnt, fit = np.random.default_rng(0), 6000, [], TableEncoder.fit
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(training_data, "MAX_LEARNT_ROWS", 1500)
+    monkeypatch.setattr(TableEncoder, "fit", lambda self, X, *args: (learnt.append(X.n_rows), fit(self, X, *args))[1])
+    size, y = (
+        np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)),
+        np.where(rng.random(n) < 0.05, np.nan, rng.normal(size=n)),
+    )
+    shop = [f"shop {k}" for k in rng.integers(0, 60, n)]
+    encoded = []
+    for shift in (0, 1e6):  # of the target of row 800, which is in one of the batches
+        target = y + shift * (np.arange(n) == 800)
+        pq.write_table(
+            pa.table({"size": size, "shop": shop, "y": target}), tmp_path / "rows.parquet", row_group_size=2500
+        )
+        found = prepare_files(open_parquet_files(tmp_path / "rows.parquet"), ReadOptions("y"))
+        rows = found.load()
+        row = int(np.isfinite(target[:800]).sum())
+        assert rows.y[row] == target[800]
+        encoded.append(rows.X[row])
+        assert len(rows.y) == found.n_rows == np.isfinite(target).sum()
+        assert f"learnt from {learnt[-1]:,} rows, evenly spaced among 6,000" in found.notes[-1]
+    assert 0.9 * 1500 <= learnt[0] <= 1500
+    np.testing.assert_allclose(*encoded, rtol=1e-9)
+    number, category = found.encoder.columns_
+    assert abs(number.fill - np.nanmedian(size)) < 0.1
+    assert len(category.categories) == 60
+    assert np.ptp(category.means) > 0, "control: the shifted target shows in the means of new rows"
 
 
 @pytest.mark.parametrize("make", [sales, many_kinds])

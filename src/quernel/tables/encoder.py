@@ -263,7 +263,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if isinstance(column, str) or targets is None:
             return FittedColumn(column, remarks)
         if isinstance(column, TargetColumn):
-            values, folds = column.read(entries, markers), row_folds(0, len(entries))
+            values = column.read(entries, markers)
+            folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
             column = with_target(column, sum_targets(values, len(column.categories) + 2, targets, weight, folds))
         if targets.shape[1] > 1:
             return FittedColumn(column, remarks)

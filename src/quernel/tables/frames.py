@@ -104,12 +104,20 @@ class Frame:
     n_rows : number of rows
     named : whether the names are the table's own
     stored : whether columns are kept once they have been read; not those of files larger than memory
+    folds : folds (n,) of training rows; None is those of their positions
     """
 
     def __init__(
-        self, names: list[str], read: Callable[[str], Any], n_rows: int, *, named: bool = True, stored: bool = True
+        self,
+        names: list[str],
+        read: Callable[[str], Any],
+        n_rows: int,
+        *,
+        named: bool = True,
+        stored: bool = True,
+        folds: NDArray[np.intp] | None = None,
     ) -> None:
-        self.names, self.n_rows, self.named = names, n_rows, named
+        self.names, self.n_rows, self.named, self.folds = names, n_rows, named, folds
         self._read, self._stored, self._columns = read, stored, dict[str, Entries]()
 
     def get(self, name: str) -> Entries:

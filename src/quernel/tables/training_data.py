@@ -2,15 +2,15 @@
 
 Memory makes no difference to what is learnt: of files, the encoder reads one column at a time, and
 `StreamedTrainingData.load` collects the encoded rows where they fit in memory. `prepare` does the same for a table that
-is in memory already.
+is in memory already. From very long tables the encoder learns by some of their rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,20 @@ from numpy.typing import NDArray
 
 from quernel.data.dask import DaskRows
 from quernel.tables.column_stats import LONG_TAIL
+from quernel.tables.columns import row_folds
 from quernel.tables.encoded_rows import EncodedRows, encode_rows, join_pieces
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Frame, TableError, as_entries, factorize
 from quernel.tables.parquet_table import ParquetTable, kind_of_type
-from quernel.tables.read_options import ReadOptions, read_numbers, read_targets
+from quernel.tables.read_options import ReadOptions, read_numbers
 
 Array = NDArray[np.floating]
+# All rows of some columns, in batches that are the same for all columns.
+Batches: TypeAlias = Callable[[Sequence[str]], Iterable[pa.Table]]
+
+# Rows from which an encoder learns at most, but for a batch: memory for a column, the target and their copies is about
+# 75 bytes a row.
+MAX_LEARNT_ROWS = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +123,10 @@ AnyTrainingData: TypeAlias = TrainingData | StreamedTrainingData
 
 def prepare(table: pa.Table, options: ReadOptions) -> TrainingData:
     """Choose the input columns of an Arrow table, leave out rows without a target, fit the encoder and apply it."""
-    encoder, target, groups = _learn(table.schema, table.select, options)
-    finite = np.isfinite(target)
-    X, y, weight = encode_rows(table.filter(finite), encoder, options)
+    encoder, targets, groups = _learn(table.schema, lambda columns: [table.select(columns)], len(table), options)
+    X, y, weight = encode_rows(table.filter(pa.array(targets.finite)), encoder, options)
     assert X is not None
-    infinite = int(np.isinf(target).sum())
-    return TrainingData(encoder, X, y, weight, len(target) - len(y), encoder.notes_, groups, infinite)
+    return TrainingData(encoder, X, y, weight, len(table) - len(y), encoder.notes_, groups, targets.infinite)
 
 
 def prepare_files(
@@ -129,76 +134,105 @@ def prepare_files(
 ) -> StreamedTrainingData:
     """Choose the input columns, leave out rows without a target, and fit the encoder, to one column at a time.
 
-    Memory is needed for some columns: those of the target, the weights and a hash of the groups, and the one that is
-    read. `make_rows` makes the row source; `dask_rows` leaves the rows with the workers of a cluster.
+    Memory is needed for the target, the weights and one column of at most about `MAX_LEARNT_ROWS` rows, evenly spaced
+    batches of longer tables; and for a byte of every row, or nine if there are groups. `make_rows` makes the row
+    source; `dask_rows` leaves the rows with the workers of a cluster.
     """
-    encoder, target, groups = _learn(table.schema, table.read, options)
-    finite = np.isfinite(target)
-    rows, y = make_rows(table, encoder, options, finite), target[finite]
-    ends = np.log([y.min(), y.max()]) if options.log_target else (y.min(), y.max())
-    notes, infinite = (*table.notes, *encoder.notes_), int(np.isinf(target).sum())
+
+    def batches(columns: Sequence[str]) -> Iterable[pa.Table]:
+        return (batch.table for batch in table.iter_batches(columns))
+
+    encoder, targets, groups = _learn(table.schema, batches, table.n_rows, options)
+    rows = make_rows(table, encoder, options, targets.finite)
+    ends = np.log([targets.low, targets.high]) if options.log_target else (targets.low, targets.high)
     return StreamedTrainingData(
-        table, options, encoder, rows, notes, groups, infinite, (float(ends[0]), float(ends[1]))
-    )
+        table, options, encoder, rows, (*table.notes, *encoder.notes_), groups, targets.infinite,
+        (float(ends[0]), float(ends[1])),
+    )  # fmt: skip
 
 
 def _learn(
-    schema: pa.Schema, read: Callable[[Sequence[str]], pa.Table], options: ReadOptions
-) -> tuple[TableEncoder, Array, NDArray[np.uint64] | None]:
-    """Fit the encoder to the rows with a target; return it, the target of all rows, and hashes of groups, if any.
-
-    `read` returns all rows of some columns.
-    """
+    schema: pa.Schema, batches: Batches, n_rows: int, options: ReadOptions
+) -> tuple[TableEncoder, Targets, NDArray[np.uint64] | None]:
+    """Fit the encoder to the rows with a target; return it, what is known of the targets, and hashes of groups."""
     inputs = options.input_columns(schema)
     if not inputs:
         raise TableError("The table has no usable input column. There is none besides the target.")
-    outputs = read(options.outputs)
-    target = read_numbers(outputs, options.target)
-    _check_target(target, options)
-    finite = np.isfinite(target)
-    some = None if finite.all() else pa.array(finite)
-    outputs = outputs if some is None else outputs.filter(some)
-    _check_weights(outputs, options)
-    y, weight = read_targets(outputs, options)
-    del outputs  # whose memory the columns need
+    step = max(-(-n_rows // MAX_LEARNT_ROWS), 1)
+    targets = _read_targets(batches, options, step)
 
-    def read_column(name: str) -> Any:
-        kind = schema.field(name).type
+    def read_column(name: str, step: int = step) -> Any:
+        kind, first, chunks = schema.field(name).type, 0, []
         if kind_of_type(kind) is None:  # which is not encoded: its values are not needed
             return pa.chunked_array([], kind)
-        return read([name])[name] if some is None else read([name])[name].filter(some)
+        for number, batch in enumerate(batches([name])):
+            finite = targets.finite[first : first + len(batch)]
+            if number % step == 0:
+                chunks += (batch[name] if finite.all() else batch[name].filter(pa.array(finite))).chunks
+            first += len(batch)
+        return pa.chunked_array(chunks, kind)
 
     kept = [name for name in options.columns or () if name in inputs]
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
-    encoder.fit(Frame(inputs, read_column, len(y), stored=False), y, weight)
+    y = np.log(targets.y) if options.log_target else targets.y
+    encoder.fit(
+        Frame(inputs, read_column, len(y), stored=False, folds=targets.folds if step > 1 else None), y, targets.weight
+    )
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
-    groups = None if options.groups is None else _hash_labels(read_column(options.groups), options.groups)
-    return encoder, target, groups
+    if step > 1:
+        sentence = f"The encoding of columns was learnt from {len(y):,} rows, evenly spaced among {n_rows:,}."
+        encoder.notes_ = (*encoder.notes_, sentence)
+    groups = None if options.groups is None else _hash_labels(read_column(options.groups, 1), options.groups)
+    return encoder, targets, groups
 
 
-def _check_target(y: Array, options: ReadOptions) -> None:
-    """Raise if there is no target, or one that has no logarithm where that is needed."""
-    finite = y[np.isfinite(y)]
-    if len(y) == 0:
+class Targets(NamedTuple):
+    """Which rows have a target, (n,), its range, how many are infinite; and y, weights and folds of the learnt rows."""
+
+    finite: NDArray[np.bool_]
+    low: float
+    high: float
+    infinite: int
+    y: Array
+    weight: Array | None
+    folds: NDArray[np.intp]
+
+
+def _read_targets(batches: Batches, options: ReadOptions, step: int) -> Targets:
+    """Read and check target and weights of all rows; those of every `step`-th batch are learnt from."""
+    finite, learnt, low, high, n_used, counts = [], [], np.inf, -np.inf, 0, np.zeros(4, dtype=int)
+    for number, batch in enumerate(batches(options.outputs)):
+        target = read_numbers(batch, options.target)
+        finite.append(np.isfinite(target))
+        y = target[finite[-1]]
+        weight = np.ones(1) if options.weights is None else read_numbers(batch, options.weights)[finite[-1]]
+        low, high = float(y.min(initial=low)), float(y.max(initial=high))
+        counts += [np.isinf(target).sum(), (y <= 0).sum(), (~np.isfinite(weight)).sum(), (weight < 0).sum()]
+        if number % step == 0:
+            learnt.append((y, weight, row_folds(n_used, len(y) if step > 1 else 0)))
+        n_used += len(y)
+    infinite, not_positive, missing, negative = counts.tolist()
+    _check_targets(sum(map(len, finite)), low, not_positive, missing, negative, options)
+    y, weight, folds = (np.concatenate(part) for part in zip(*learnt, strict=True))
+    return Targets(np.concatenate(finite), low, high, infinite, y, None if options.weights is None else weight, folds)
+
+
+def _check_targets(
+    n_rows: int, low: float, not_positive: int, missing: int, negative: int, options: ReadOptions
+) -> None:
+    """Raise if there is no target, or one without a logarithm where that is needed, or if a weight is not valid."""
+    if n_rows == 0:
         raise TableError("The table has no rows: there is nothing to learn from.")
-    if len(finite) == 0:
+    if low == np.inf:
         raise TableError(
-            f"The target {options.target!r} is missing in all {len(y):,} rows: there is nothing to learn from."
+            f"The target {options.target!r} is missing in all {n_rows:,} rows: there is nothing to learn from."
         )
-    if options.log_target and finite.min() <= 0:
+    if options.log_target and not_positive:
         raise TableError(
-            f"The logarithm needs positive targets, but {np.sum(finite <= 0):,} values of {options.target!r} are not "
-            f"(the smallest is {finite.min():g}). Leave out --log-target, or those rows."
+            f"The logarithm needs positive targets, but {not_positive:,} values of {options.target!r} are not "
+            f"(the smallest is {low:g}). Leave out --log-target, or those rows."
         )
-
-
-def _check_weights(outputs: pa.Table, options: ReadOptions) -> None:
-    """Raise if a row with a target has a weight that is missing or negative."""
-    if options.weights is None:
-        return
-    weight = read_numbers(outputs, options.weights)
-    missing, negative = int(np.sum(~np.isfinite(weight))), int(np.sum(weight < 0))
     if missing or negative:
         what = f"{missing:,} missing or infinite" if missing else f"{negative:,} negative"
         raise TableError(
