@@ -7,8 +7,8 @@ their dates; the first one counts.
 
 For each hour of the day, kernel quantile regression with random features learns log load given temperature (now, and
 means over the last 3, 24 and the 48 hours before), day of the year, weekday, holidays and a trend. Temperature is
-unknown, so it predicts for every scenario of `WeatherScenarios`, past years' weather of the same season, and the forecast
-is the mixture. Levels follow the residuals of the last months in part.
+unknown, so it predicts for every scenario of `WeatherScenarios`, past years' weather of the same season, and the
+forecast is the mixture. Levels follow the residuals of the last months in part.
 """
 
 import argparse

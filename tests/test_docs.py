@@ -165,6 +165,13 @@ def test_the_examples_of_forecasting_print_what_the_page_shows(capsys, tmp_path,
     assert printed_as_shown((ROOT / "docs" / "forecasting.md").read_text(), capsys) > 25
 
 
+def test_the_page_of_forecasting_shows_the_first_run_of_the_competition():
+    first = json.loads((ROOT / "benchmarks" / "gefcom_runs.jsonl").read_text().splitlines()[0])
+    page = (ROOT / "docs" / "forecasting.md").read_text()
+    assert f"| quernel, first run | {first['rating']:.1f} % | {first['mean']:.2f} |" in page
+    assert first["seconds"] < 600
+
+
 def test_the_page_of_losses_has_every_loss():
     for name, loss in LOSS_REGISTRY.items():
         assert f'`"{name}"`, `{loss.__name__}(' in LOSSES
