@@ -140,14 +140,6 @@ def exit_on_termination() -> Iterator[None]:
             signal.signal(one, signal.SIG_DFL)
 
 
-def as_size(n_bytes: float) -> str:
-    """Format bytes for display, such as 2.4 GB."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if n_bytes >= size or unit == "MB":
-            return f"{max(n_bytes / size, 0.1):.{1 if n_bytes < 10 * size else 0}f} {unit}"
-    raise AssertionError
-
-
 # Names of temporary folders, and of the file in them that their process keeps locked.
 FOLDER_PREFIX, FOLDER_LOCK = "quernel-copy-", "owner.lock"
 

@@ -141,3 +141,11 @@ def _control_group_mounts(root: str) -> list[tuple[bool, str, str]]:
             top, folder = mount.split()[3:5]
             mounts.append((kind == "cgroup", top, os.path.join(root, folder.lstrip("/"))))
     return mounts
+
+
+def as_size(n_bytes: float) -> str:
+    """Format bytes for display, such as 2.4 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if n_bytes >= size or unit == "MB":
+            return f"{max(n_bytes / size, 0.1):.{1 if n_bytes < 10 * size else 0}f} {unit}"
+    raise AssertionError

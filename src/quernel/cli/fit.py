@@ -37,9 +37,9 @@ from quernel.cli.options import (
     cli_error_names,
     expand_options,
     flag,
-    parse_bytes,
     translate_parameters,
 )
+from quernel.cli.parsing import parse_bytes
 from quernel.cli.report import (
     check_report_path,
     print_evaluation,

@@ -16,7 +16,8 @@ from rich.table import Table as RichTable
 from quernel._files import write_text_atomically
 from quernel.cli.console import console, working
 from quernel.cli.data import Source, check_new_files, check_outputs
-from quernel.cli.options import DATA, LEVELS, QUERY, flag, parse_levels
+from quernel.cli.options import DATA, QUERY, flag
+from quernel.cli.parsing import LEVELS, parse_levels
 from quernel.cli.report import check_report_path
 from quernel.estimators.inputs import level_names
 from quernel.forecasting import Backtest, QuantileForecaster

@@ -18,7 +18,8 @@ from rich.table import Table as RichTable
 
 from quernel.cli.console import console, note, working
 from quernel.cli.data import Source, check_new_files, load_training_data, print_training
-from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, option, parse_bytes
+from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, option
+from quernel.cli.parsing import parse_bytes
 from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve

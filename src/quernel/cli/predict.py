@@ -25,7 +25,8 @@ from quernel._files import write_atomically
 from quernel._validation import check_share
 from quernel.cli.console import console, counting, note
 from quernel.cli.data import Source, check_new_files, check_outputs
-from quernel.cli.options import DATA, QUERY, flag, parse_levels, parse_numbers, split_list
+from quernel.cli.options import DATA, QUERY, flag
+from quernel.cli.parsing import parse_levels, parse_numbers, split_list
 from quernel.conformal.table_model import TableModel, UnseenCategories
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.persistence import load

@@ -16,7 +16,8 @@ from rich.markup import escape
 from quernel._files import write_text_atomically
 from quernel.cli.console import console, fitting, note, working
 from quernel.cli.data import MIN_ROWS, Source, check_new_files, check_outputs
-from quernel.cli.options import MAX_MEMORY, QUERY, flag, parse_bytes
+from quernel.cli.options import MAX_MEMORY, QUERY, flag
+from quernel.cli.parsing import parse_bytes
 from quernel.cli.predict import load_table_model
 from quernel.conformal.table_model import TableModel, describe_unseen
 from quernel.data import memory_budget

@@ -13,17 +13,8 @@ from rich.table import Table as RichTable
 from quernel.cli.console import console, errors, note
 from quernel.cli.data import Source, check_new_files, check_outputs, load_training_data
 from quernel.cli.fit import fit_with_progress, print_model, summarize_model
-from quernel.cli.options import (
-    DATA,
-    FOLDS,
-    TARGET,
-    SearchOptions,
-    TrainingOptions,
-    expand_options,
-    flag,
-    parse_bandwidth,
-    split_list,
-)
+from quernel.cli.options import DATA, FOLDS, TARGET, SearchOptions, TrainingOptions, expand_options, flag
+from quernel.cli.parsing import parse_bandwidth, split_list
 from quernel.conformal.table_model import TableModel
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
 from quernel.persistence import save

@@ -13,10 +13,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_positive, check_share
-from quernel.estimators.base import input_range
-from quernel.estimators.distribution_mixin import DistributionMixin
+from quernel.estimators.base import KernelEstimator, input_range
 from quernel.estimators.inputs import as_frame_like, blockwise, level_names
-from quernel.estimators.levels import QuantileFunction
+from quernel.estimators.levels import DistributionMixin, QuantileFunction
 from quernel.estimators.stacking import GRID
 from quernel.estimators.tabular_parts import PARTS, fit_parts
 from quernel.estimators.tabular_rows import read_rows
@@ -232,13 +231,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         bounds = self._curves(check_rows(self, X), np.array([(1 - coverage) / 2, (1 + coverage) / 2]))
         return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
 
-    @blockwise
-    def is_extrapolation(self, X: Any) -> NDArray[np.bool_]:
-        """Mask of rows with a column outside its training range, ndarray of bool of shape (n,)."""
-        check_is_fitted(self)
-        low, high = self.input_range_
-        rows = check_rows(self, X)
-        return np.any((rows < low) | (rows > high), axis=1)
+    is_extrapolation = KernelEstimator.is_extrapolation
 
     def crps(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Continuous ranked probability score, in units of y; lower is better (`quernel.metrics.crps`, 99 levels)."""

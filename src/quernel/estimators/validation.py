@@ -69,7 +69,8 @@ def check_rows(estimator: Any, X: Any, *, training: bool = False) -> Array:
     if encoder is not None:
         frame = open_frame(X, encoder.inputs)
         return encoder.encode_frame(frame, row_folds(0, frame.n_rows) if training else None, finite=True)
-    refuse_repeated_names(list(X.columns) if _is_frame(X) else ())
+    if _is_frame(X):
+        refuse_repeated_names(list(X.columns))
     _refuse_text(X)
     array = validate_data(estimator, X, reset=False, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
     if not has_missing(array, getattr(estimator, "feature_names_in_", None)):
@@ -142,7 +143,8 @@ def check_numbers(estimator: Any, X: Any, *, finite: bool = True) -> Array | Non
 
     The number and names of the columns are stored on the estimator.
     """
-    refuse_repeated_names(list(X.columns) if _is_frame(X) else ())
+    if _is_frame(X):
+        refuse_repeated_names(list(X.columns))
     array = validate_data(estimator, X, reset=True, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
     if not finite and array.size > QUICK_TO_READ:
         return array

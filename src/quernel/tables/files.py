@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quernel._files import as_size, remove_leftovers, temporary_folder
+from quernel._files import remove_leftovers, temporary_folder
+from quernel._memory import as_size
 from quernel.data.parquet import list_files
 from quernel.data.sources import check_stamp, read_stamp
 from quernel.tables import csv_files
