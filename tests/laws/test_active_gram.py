@@ -5,9 +5,10 @@ import pytest
 
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Pinball
-from quernel.objective import Problem
+from quernel.objective import Curvature, Problem
 from quernel.objective.active_gram import ActiveGram
 from quernel.solvers import newton
+from quernel.solvers.linear_system import NewtonSystem
 
 
 def rows_of(n=3000, M=60, weighted=False, seed=0):
@@ -28,14 +29,15 @@ def test_updates_equal_sums_made_anew(weighted, threads):
         active = np.sort(rng.permutation(rows.n_rows)[:size])
         if size in (7900, 4000):  # a few rows fewer than before
             active = np.setdiff1d(before, before[::50])
-        changes = gram.count_changes(active)
+        index, share = gram.changes(active)
+        assert set(index[share > 0]) == set(active) - set(before)
+        assert set(index[share < 0]) == set(before) - set(active)
         gram.update(active, threads)
         Phi, share = rows.as_array("test")[active], rows.share[active]
         np.testing.assert_allclose(np.tril(gram.gram), np.tril(Phi.T @ (share[:, None] * Phi)), atol=1e-14)
         np.testing.assert_allclose(gram.cross, share @ Phi, atol=1e-14)
         assert gram.total == pytest.approx(share.sum(), abs=1e-14)
-        assert changes <= len(active)
-        assert gram.count_changes(active) == 0
+        assert len(gram.changes(active)[0]) == 0
         before = active
 
 
@@ -49,6 +51,28 @@ def test_newton_takes_the_same_steps(monkeypatch, alpha, weighted):
     assert updated.converged
     np.testing.assert_array_equal(updated.iterations, anew.iterations)
     np.testing.assert_allclose(updated.objective, anew.objective, rtol=1e-9)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_corrected_systems_are_those_of_the_rows(fit_intercept):
+    rows, rng = rows_of(600), np.random.default_rng(2)
+    gram, order = ActiveGram(rows), rng.permutation(600)
+
+    def factorized(active):
+        gram.update(active)
+        moments = {"gram": gram.gram, "cross": gram.cross, "total": gram.total, "scale": 50.0}
+        return NewtonSystem(Curvature(np.zeros(61), **moments), 1e-4, fit_intercept)
+
+    system, active = factorized(order[:300]), order[20:310]
+    changed, share = gram.changes(active)
+    assert len(changed) == 30
+    for _ in range(2):  # a second correction replaces the first
+        system = system.corrected(gram.take(changed), 50 * share, np.zeros(61))
+    gradient = rng.standard_normal(60)
+    x, z = system.direction(gradient, 0.3)
+    expected, shift = factorized(active).direction(gradient, 0.3)
+    np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+    assert z == pytest.approx(shift, rel=1e-9)
 
 
 def test_hessians_are_summed_from_few_rows(monkeypatch):

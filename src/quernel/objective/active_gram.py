@@ -41,10 +41,12 @@ class ActiveGram:
         self.cross: Array = np.zeros(rows.n_features)
         self.total = 0.0
 
-    def count_changes(self, active: Index) -> int:
-        """Number of rows that `update` would add or subtract."""
-        common = int(np.count_nonzero(self._counted[active]))
-        return min(len(active), len(active) + int(np.count_nonzero(self._counted)) - 2 * common)
+    def changes(self, active: Index) -> tuple[Index, Array]:
+        """Rows (m,) in which the set `active` differs from that of the sums; their shares, negative if they leave."""
+        here = np.zeros_like(self._counted)
+        here[active] = True
+        come, gone = np.flatnonzero(here & ~self._counted), np.flatnonzero(self._counted & ~here)
+        return np.r_[come, gone], np.r_[self._share[come], -self._share[gone]]
 
     def take(self, active: Index) -> Array:
         """Features of these rows, (a, M)."""
@@ -52,15 +54,15 @@ class ActiveGram:
 
     def update(self, active: Index, threads: int = 1) -> None:
         """Make the sums those of the rows `active` (a,): from the last ones or, where that is less work, anew."""
-        counted = np.zeros_like(self._counted)
-        counted[active] = True
-        come, gone = np.flatnonzero(counted & ~self._counted), np.flatnonzero(self._counted & ~counted)
-        if len(come) + len(gone) > len(active):
+        index, share = self.changes(active)
+        if len(index) > len(active):
             self.gram[:], self.cross[:] = 0, 0
-            come, gone = np.flatnonzero(counted), gone[:0]
-        self._add(come, 1.0, threads)
-        self._add(gone, -1.0, threads)
-        self._counted, self.total = counted, float(self._share[active].sum())
+            index, share = active, self._share[active]
+        self._add(index[share > 0], 1.0, threads)
+        self._add(index[share < 0], -1.0, threads)
+        self._counted[:] = False
+        self._counted[active] = True
+        self.total = float(self._share[active].sum())
 
     def _add(self, index: Index, sign: float, threads: int) -> None:
         """Add these rows, or subtract them; many of them on several threads."""

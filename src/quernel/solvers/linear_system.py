@@ -25,12 +25,13 @@ which are few. So no block is ever a difference, which would lose digits, and ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import dsyrk, dtrmm, dtrsm
+from scipy.linalg.blas import dsyrk, dtrmm, dtrsm, dtrsv
 from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotrs
 
 from quernel.objective import Curvature
@@ -59,6 +60,23 @@ class NewtonSystem:
             self._solve = _factorize_damped(self._feature_side())
         else:
             self._solve = _factorize_positive(self._feature_side)
+
+    @property
+    def factored_at(self) -> float:
+        """`Curvature.scale` of a feature-side system that `corrected` can start from; 0 for others."""
+        positive = isinstance(self._solve, _CholeskySolver | _CorrectedSolver)
+        return self._curvature.scale if positive else 0.0
+
+    def corrected(self, rows: Array, h: Array, surplus: Array) -> NewtonSystem:
+        """The system as it was factorized with the rows (m, M) of weights h (m,) more, or fewer where h < 0."""
+        solve = self._solve
+        assert isinstance(solve, _CholeskySolver | _CorrectedSolver)
+        if self._fit_intercept:
+            rows = np.column_stack([rows, np.ones(len(rows))])
+        system = copy(self)
+        system._curvature = replace(self._curvature, surplus=surplus)
+        system._solve = _CorrectedSolver.from_rows(solve.factor, rows, h) if len(h) else _CholeskySolver(solve.factor)
+        return system
 
     def _row_side(self) -> Array:
         """The dual system, of size a + 1."""
@@ -190,6 +208,27 @@ class _CholeskySolver:
 
     def __call__(self, right: Array) -> Array:
         return _solve_block(self.factor, right)
+
+
+@dataclass(frozen=True, eq=False)
+class _CorrectedSolver:
+    """Solves with L L' + C' diag(h) C, by the Woodbury identity: half = L^-1 C', small = diag(1/h) + half'half."""
+
+    factor: Array
+    half: Array
+    small: Callable[[Array], Array]
+
+    @classmethod
+    def from_rows(cls, factor: Array, rows: Array, h: Array) -> _CorrectedSolver:
+        """With the rows C of shape (m, size)."""
+        half = dtrsm(1.0, factor, rows.T, lower=1)
+        small = half.T @ half
+        small.flat[:: len(h) + 1] += 1 / h
+        return cls(factor, half, _factorize(small))
+
+    def __call__(self, right: Array) -> Array:
+        x = dtrsv(self.factor, right, lower=1)
+        return dtrsv(self.factor, x - self.half @ self.small(self.half.T @ x), lower=1, trans=1)
 
 
 class BlockTridiagonal:

@@ -64,6 +64,10 @@ class NewtonOptions:
     min_damped_width: float = 1e-9
     # Smallest ridge 2 alpha of updated (feature-side) systems, as a share of the trace of the rest.
     feature_ridge: float = 1e-11
+    # Gram matrices of all columns, at most, in units of the features.
+    max_grams: float = 4.0
+    # Rows that may change, as a share of the features, before a system is factorized again.
+    max_rank: float = 0.1
     # A column is given up after so many multiplier steps that did not bring its gap to this share: rounding is reached.
     max_stalls: int = 60
     improvement: float = 0.9
@@ -318,7 +322,8 @@ def _can_update(problem: Problem, null: NullModel) -> bool:
     rows = problem.rows
     if not (rows.random_access and problem.loss.is_two_piece) or weak_ridge(problem, null):
         return False
-    return problem.n_columns * rows.n_features <= max(rows.n_rows, OPTIONS.small // rows.n_features)
+    # One Gram matrix per column: not many times the memory of the features.
+    return problem.n_columns * rows.n_features <= OPTIONS.max_grams * rows.n_rows
 
 
 def _drop_if_smooth(problem: Problem, width: Array) -> Array:
@@ -418,22 +423,32 @@ def _certify_stopped(columns: _Columns, best: BestIterate, iteration: int) -> No
     best.update(columns.index, columns.coef, intercept, columns.state, certificate, iteration)
 
 
-def _updated_curvatures(columns: _Columns, grams: list[ActiveGram], anchored: Mask) -> list[Curvature]:
-    """The Hessian of each column, as `Problem.curvature`, from the one before where that is less work."""
+def _updated_systems(columns: _Columns, grams: list[ActiveGram], anchored: Mask) -> list[NewtonSystem]:
+    """The factorized Newton system of each column, from the one before where that is less work.
+
+    As long as the width stays the same, few rows that changed are a correction of low rank. After that the Gram matrix
+    of the active rows is updated, and factorized again.
+    """
     problem, width = columns.problem, columns.width
     found, threads = problem.find_active(columns.state, width, anchored), problem.rows.threads
     M, scale = problem.rows.n_features, problem.rows.kernel_scale()
 
-    def build(k: int) -> Curvature:
-        (active, h, surplus), gram = found[k], grams[k]
-        a, changes = len(active), gram.count_changes(active)
+    def build(k: int) -> NewtonSystem:
+        (active, h, surplus), gram, before = found[k], grams[k], columns.systems[k]
+        (changed, share), a = gram.changes(active), len(active)
         ridge = 2 * problem.alpha[k] / (scale * h.sum()) if a else 0.0
-        # Multiplications of the row side, and of the feature side, which loses digits if the ridge is small.
-        if a <= M and (a * a * (M + a) < M * M * (changes + M / 3) or ridge < OPTIONS.feature_ridge):
-            return Curvature(surplus, rows=gram.take(active), h=h)
-        gram.update(active, 1 if len(found) > 1 else threads)
         sums = np.append(surplus @ gram.take(active), surplus.sum()) if anchored[k] else np.zeros(M + 1)
-        return Curvature(sums, gram=gram.gram, cross=gram.cross, total=gram.total, scale=1 / width[k])
+        if before is not None and before.factored_at == 1 / width[k] and len(changed) <= OPTIONS.max_rank * M:
+            return before.corrected(gram.take(changed), share / width[k], sums)
+        # Multiplications of the row side, and of the feature side, which loses digits if the ridge is small.
+        updated = M * M * (min(a, len(changed)) + M / 3)
+        if a <= M and (a * a * (M + a) < updated or ridge < OPTIONS.feature_ridge):
+            curvature = Curvature(surplus, rows=gram.take(active), h=h)
+        else:
+            gram.update(active, 1 if len(found) > 1 else threads)
+            moments = {"gram": gram.gram, "cross": gram.cross, "total": gram.total, "scale": 1 / width[k]}
+            curvature = Curvature(sums, **moments)
+        return NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept)
 
     return parallel_map(build, range(len(found)), threads)
 
@@ -446,17 +461,20 @@ def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
     damped = weak_ridge(problem, columns.null)
     few = (sums.active <= problem.rows.n_features) & (not damped)
     if grams := [gram for gram in columns.grams if gram is not None]:
-        curvatures = _updated_curvatures(columns, grams, anchored)
+        systems = _updated_systems(columns, grams, anchored)
     else:
-        curvatures = problem.curvature(state, columns.width, few, anchored)
+        systems = [
+            NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept, damped=damped)
+            for k, curvature in enumerate(problem.curvature(state, columns.width, few, anchored))
+        ]
     move, shift = np.zeros_like(columns.coef), np.zeros_like(columns.intercept)
     no_active = (sums.active == 0) & ~_duals_balanced(columns, sums)
-    for k, curvature in enumerate(curvatures):
+    for k, system in enumerate(systems):
         if no_active[k]:  # singular in the intercept: move it alone, until a row is active
             columns.systems[k], gradient[:, k] = None, 0
             shift[k] = -np.sign(slope[k]) * max(columns.width[k], problem.loss.smoothing_width[k])
             continue
-        columns.systems[k] = system = NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept, damped=damped)
+        columns.systems[k] = system
         if anchored[k]:  # linearise at the multipliers, where these rows are not clipped
             phi_t_dual, mean_dual = system.surplus()
             gradient[:, k] -= phi_t_dual
