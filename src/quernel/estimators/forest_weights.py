@@ -33,14 +33,14 @@ class ForestOptions:
     """Constants of growing trees and of reading distributions off them."""
 
     codes: int = 4096  # distinct codes of a column at most: resolution of cut points against model size
-    bag: float = 0.632  # share of the rows (or groups) on which a tree is grown
-    bag_rows: int = 18_000  # rows of a bag, at most: model size and time
+    bag: float = 0.75  # share of the rows (or groups) on which a tree is grown
+    bag_rows: int = 24_000  # rows of a bag, at most: model size and time
     columns: float = 0.5  # share of the columns tried at each node
     cells: int = 64  # cut points tried per column and node, at most
     min_split: int = 3  # rows of a node that is split
     per_leaf: int = 8  # rows of a leaf that enter a distribution, at most: speed against noise
     min_trees: int = 10  # grown even if there is no time left
-    block: int = 512  # rows that descend at a time: the more, the less often a tree is read from memory
+    block: int = 8192  # rows that descend at a time, at most: the more, the less often a tree is read from memory
 
 
 OPTIONS = ForestOptions()
@@ -214,9 +214,9 @@ class QuantileForest:
         def fill(rows: slice) -> None:
             fill_quantiles(codes[rows], *arrays, OPTIONS.per_leaf, skip[rows], value, levels, out[rows])
 
-        parts = [slice(first, first + OPTIONS.block) for first in range(0, len(X), OPTIONS.block)]
         with single_threaded_blas(len(X), 10 * self.n_trees) as threads:
-            parallel_map(fill, parts, threads)
+            size = min(OPTIONS.block, -(-len(X) // threads))
+            parallel_map(fill, [slice(first, first + size) for first in range(0, len(X), max(size, 1))], threads)
         return out
 
 

@@ -218,6 +218,13 @@ class LandmarkPredictor(BaseEstimator):
         """K(x, P), shape (n, n_components_)."""
         return resolve(self.kernel).gram(np.asarray(X, dtype=float), self.landmarks_)
 
+    def curves(self, X: Array, coef: Array) -> Array:
+        """Predictions  phi(x)'u  for every column u of `coef`, (n, q), by strips whose features stay in cache."""
+        out = np.empty((len(X), coef.shape[1]))
+        for strip in strips(len(X), self.n_components_):
+            out[strip] = self.transform(X[strip]) @ coef
+        return out
+
     def to_nystroem(self) -> Nystroem:
         """A `Nystroem` map with the same landmarks, whose features reproduce the kernel."""
         return Nystroem(self.kernel, self.n_components_, landmarks="distinct").fit(self.landmarks_)

@@ -168,7 +168,13 @@ class Sum(Kernel):
 
     def gram(self, X: Array, Z: Array) -> Array:
         """sum_k c_k K_k(x, z)."""
-        return np.sum([c * kernel.gram(X, Z) for c, kernel in self.summands], axis=0)
+        total: Array | float = 0.0
+        for c, kernel in self.summands:  # in place: these matrices are larger than any cache
+            part = kernel.gram(X, Z)
+            part *= c
+            part += total
+            total = part
+        return np.asarray(total)
 
     def diagonal(self, X: Array) -> Array:
         """sum_k c_k K_k(x, x)."""

@@ -201,7 +201,8 @@ class Laplacian(ShiftInvariantKernel):
 
     def gram(self, X: Array, Z: Array) -> Array:
         """exp(-|x - z|_1) at bandwidth 1."""
-        return np.exp(-self._distance(X, Z, "cityblock"))
+        distance = self._distance(X, Z, "cityblock")
+        return np.exp(np.negative(distance, out=distance), out=distance)
 
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
         """dK / dlog bandwidth_j = |s_j| K."""

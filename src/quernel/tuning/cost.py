@@ -238,8 +238,8 @@ class TabularCost:
     pilot_rows: int = 800  # from which bandwidths are learned
     pilot: float = 2.4e-6  # per pair of these rows
     kernel: float = 1e-4  # per row: the normal equations of 1,000 landmarks
-    tree_rows: int = 28_000  # more do not make trees larger
-    trees: tuple[float, float] = (5e-5, 9e-6)  # per row of both forests, and per row and column
+    tree_rows: int = 32_000  # more do not make trees larger
+    trees: tuple[float, float] = (6e-5, 1.1e-5)  # per row of both forests, and per row and column
     judged_rows: int = 4000
     judging: tuple[float, float, float] = (0.04, 1.5e-4, 2e-5)  # constant, per judged row, per row
 
