@@ -1,9 +1,9 @@
 """`python -m benchmarks.load_ch [--rehearse] [--data FOLDER]`: Swiss load of 2022 from models of 2021.
 
 Mean pinball loss over the levels 0.1, ..., 0.9 divided by the mean load, from the six columns Temperature, Wind_speed,
-Hour, Day_of_week, Month and Is_holiday, all of them known. All choices were made on 2021: the last quarter forecast from
-the first three (--rehearse), and weeks of every month held out as blocks; random folds prefer kernels that remember
-single days. Runs on 2022 are appended to benchmarks/load_ch_runs.jsonl with their dates; the first one counts.
+Hour, Day_of_week, Month and Is_holiday, all of them known. All choices were made on 2021: the last quarter forecast
+from the first three (--rehearse), and weeks of every month held out as blocks, since random folds prefer kernels that
+remember single days. Runs on 2022 are appended to benchmarks/load_ch_runs.jsonl with their dates; the first one counts.
 
 The forecast is the mean of the quantiles of four kernels. All have the periods of hour, weekday and month; three are
 products over all columns that differ in how far a month knows its neighbours, the fourth is a sum of simpler ones.

@@ -170,6 +170,8 @@ def test_the_page_of_forecasting_shows_the_first_run_of_the_competition():
     page = (ROOT / "docs" / "forecasting.md").read_text()
     assert f"| quernel, first run | {first['rating']:.1f} % | {first['mean']:.2f} |" in page
     assert first["seconds"] < 600
+    swiss = json.loads((ROOT / "benchmarks" / "load_ch_runs.jsonl").read_text().splitlines()[0])
+    assert f"has {swiss['score']:.4f} in {swiss['seconds']:.0f} s" in page
 
 
 def test_the_page_of_losses_has_every_loss():

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import quernel
 from support.command_line import run
 
 
@@ -59,3 +60,27 @@ def test_what_cannot_be_forecast_is_an_error_in_one_line(series, options, messag
     text = " ".join(ran.stderr.split())
     assert any(part in text for part in message.split("|")), text
     assert "Traceback" not in ran.stderr
+
+
+def test_tune_validates_on_later_windows_of_a_time_column(tmp_path):
+    rng, n = np.random.default_rng(0), 120
+    day = rng.permutation(n)  # rows in any order
+    x = rng.standard_normal(n)
+    dates = (np.datetime64("2021-01-01") + day).astype(str)
+    target = np.where(day == 5, "", np.char.mod("%.4f", x + 0.1 * rng.standard_normal(n)))
+    path, model = tmp_path / "rows.csv", tmp_path / "m.quernel"
+    path.write_text("day,x,y\n" + "".join(f"{a},{b:.4f},{c}\n" for a, b, c in zip(dates, x, target, strict=True)))
+    common = ("tune", path, "--target", "y", "--time", "day", "--components", "20", "--alphas", "1e-4,1e-3")
+    ran = run(*common, "--folds", "3", "--json", "--model", model)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["splits"] == 3
+    fitted = quernel.load(model)
+    assert fitted.encoder.inputs == ["x"]
+    known = day[day != 5]
+    for train, test in fitted.model.cv:
+        assert known[train].max() < known[test].min()
+        assert len(test) == 29
+    assert json.loads(run(*common, "--validation", "0.25", "--json").stdout)["splits"] == 1
+    assert "no column 'when'" in run("tune", path, "--target", "y", "--time", "when").stderr
+    ran = run(*common, "--groups", "x")
+    assert "--groups and --time exclude each other" in " ".join(ran.stderr.split())

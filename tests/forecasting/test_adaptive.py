@@ -108,3 +108,19 @@ def test_intervals_never_turn_inside_out():
 def test_calibrators_refuse_what_they_cannot_use(kwargs, given, message):
     with pytest.raises(ValueError, match=message):
         AdaptiveCalibrator(**kwargs).fit(*given)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_whole_days_at_once_are_covered_though_their_hours_differ(method):
+    """Levels must not follow the hours of a day: every interval of a day is made before its first hour."""
+    rng, hours = np.random.default_rng(0), np.arange(24)
+    scale = np.where(hours < 6, 3.0, 0.3)  # the day ends with hours that are easy
+    y = (rng.standard_normal((400, 1)) + 0.5 * rng.standard_normal((400, 24))) * scale
+    low, high = np.full(24, -1.0), np.full(24, 1.0)
+    calibrator = AdaptiveCalibrator(0.8, method=method).fit(np.tile(low, 40), np.tile(high, 40), y[:40].ravel())
+    inside = []
+    for day in y[40:]:
+        a, b = calibrator.adjust(low, high).T
+        inside.append((a <= day) & (day <= b))
+        calibrator.update(low, high, day)
+    assert abs(np.mean(inside) - 0.8) < 0.04

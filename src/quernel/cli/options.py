@@ -283,6 +283,9 @@ class SearchOptions(ModelOptions):
     groups: str | None = search_option(
         None, "Column of group labels; the rows of a group are never split between training and validation."
     )
+    time: str | None = search_option(
+        None, "Column of dates, not an input: validate on later windows of time, whatever the order of the rows."
+    )
     time_ordered: bool = search_option(False, "The rows are in time order: validate on later rows.")
     one_standard_error: bool = search_option(False, "Choose the smoothest model within one standard error of the best.")
 
@@ -303,8 +306,10 @@ class SearchOptions(ModelOptions):
         """Return `cv` of the search: folds or a held-out fraction; in time order, expanding windows or last rows."""
         if self.folds is not None and self.validation is not None:
             raise ValueError("--folds and --validation exclude each other. Give one of them.")
-        if self.groups is not None and self.time_ordered:
-            raise ValueError("--groups and --time-ordered exclude each other. Give one of them.")
+        ways = {"--groups": self.groups, "--time": self.time, "--time-ordered": self.time_ordered or None}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} exclude each other. Give one of them.")
         if self.folds is not None and self.folds < 2:
             raise ValueError(f"--folds must be 2 or more; got {self.folds}.")
         if self.validation is None:

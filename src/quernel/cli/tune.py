@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,12 @@ from quernel.cli.options import DATA, FOLDS, TARGET, SearchOptions, TrainingOpti
 from quernel.cli.parsing import parse_bandwidth, split_list
 from quernel.conformal.table_model import TableModel
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
+from quernel.forecasting import time_splits
+from quernel.forecasting.series import to_seconds
 from quernel.persistence import save
 from quernel.report.formatting import format_count
+from quernel.tables.frames import TableError, suggest_name
+from quernel.tables.read_options import ReadOptions, read_numbers
 from quernel.tables.training_data import AnyTrainingData
 
 
@@ -38,6 +43,9 @@ def tune(
     check_outputs({"--model": model}, source)
     check_new_files([model], force=force)
     options = reading.read_options(target, groups=search.groups)
+    if search.time is not None:
+        options = replace(options, exclude=[*options.exclude, search.time])
+        estimator.set_params(cv=_split_by_time(source, options, search, search.time))
     with load_training_data(source, options, estimator.max_memory, reading.dask) as (_, training):
         _check_groups(search, training)
         text = f"Searching {format_count(len(search.levels), 'quantile level')} of {training.n_rows:,} rows"
@@ -55,6 +63,24 @@ def tune(
         note(sentence)
     if not as_json:
         _print_summary(summary)
+
+
+def _split_by_time(source: Source, options: ReadOptions, search: SearchOptions, time: str) -> list[Any]:
+    """Return expanding windows by the dates of the rows with a target: as many as --folds, or --validation at the end.
+
+    All windows, and what precedes the first, are equally long; a single one has the share of --validation.
+    """
+    named = (time, options.target)
+    with source.open(options.csv_options(), lambda name: name in named) as opened:
+        for name in named:
+            if name not in opened.schema.names:
+                raise TableError(f"There is no column {name!r}. {suggest_name(name, opened.schema.names)}")
+        table = opened.read(list(named))
+    times = to_seconds(table.filter(np.isfinite(read_numbers(table, options.target)))[time], f"Column {time!r}")
+    stamps = len(np.unique(times))
+    folds = 1 if search.validation is not None else search.folds or FOLDS
+    steps = stamps * search.validation if search.validation is not None else stamps / (folds + 1)
+    return time_splits(times, folds, horizon=max(int(steps), 1))
 
 
 def _check_groups(search: SearchOptions, training: AnyTrainingData) -> None:

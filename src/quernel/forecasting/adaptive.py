@@ -31,6 +31,7 @@ class AdaptiveOptions:
 
     step: float = 0.02  # of "aci": reacts within about 1 / step rows, at the price of wobbling levels
     steps: tuple[float, ...] = (0.001, 0.004, 0.016, 0.064, 0.256)  # of the experts of "aggregated"
+    most: float = 0.5  # of a step for many rows at once, whose hits and misses are alike
     memory: int = 500  # rows within which "aggregated" competes with the best expert
     proportional: float = 0.05  # of "pid", in units of the range of recent scores
     integral: float = 1.0  # of "pid", in the same units
@@ -112,10 +113,10 @@ class AdaptiveCalibrator(BaseEstimator):
     def update(self, lower: ArrayLike, upper: ArrayLike, y: ArrayLike) -> Self:
         """Learn from targets whose intervals were adjusted since the last update, uncalibrated bounds of shape (n,)."""
         check_is_fitted(self)
-        issued, known = self.threshold_, np.sort(self._recent)  # what the intervals of these rows were made with
-        for score in _scores(lower, upper, y).tolist():
-            self._loops.update(score, issued, known)
-            self._recent.append(score)
+        scores = _scores(lower, upper, y)
+        if len(scores):
+            self._loops.update(scores, self.threshold_, np.sort(self._recent))
+        self._recent.extend(scores.tolist())
         self.threshold_ = self._loops.threshold(self._recent)
         return self
 
@@ -152,15 +153,19 @@ class _LevelLoops:
         scores = np.sort(list(recent))
         return float(scores[min(int(np.ceil(level * (len(scores) + 1))), len(scores)) - 1 if level > 0 else 0])
 
-    def update(self, score: float, issued: float, known: Array) -> None:  # noqa: ARG002
-        # The largest level of misses at which the target would still have been inside.
-        reached = 1 - np.searchsorted(known, score, side="left") / len(known)
-        loss = self.miss * (reached - self.levels) - np.minimum(0, reached - self.levels)
+    def update(self, scores: Array, issued: float, known: Array) -> None:  # noqa: ARG002
+        # The largest levels of misses at which the targets would still have been inside, (n, 1). All rows are judged by
+        # the levels of their intervals, those before the update: levels that moved from row to row would follow the
+        # hours of a day, and be right at none of them.
+        reached = (1 - np.searchsorted(known, scores, side="left") / len(known))[:, None]
+        excess = reached - self.levels
+        loss = np.sum(self.miss * excess - np.minimum(0, excess), axis=0)
         weights = self.weights * np.exp(-self.rate * (loss - loss.min()))
         weights /= weights.sum()
-        share = 1 / (2 * OPTIONS.memory)
+        share = min(len(scores) / (2 * OPTIONS.memory), 0.5)
         self.weights = (1 - share) * weights + share / len(weights)
-        self.levels = self.levels + self.steps * (self.miss - (reached < self.levels))
+        gain = np.minimum(self.steps * len(scores), OPTIONS.most)
+        self.levels = self.levels + gain * (self.miss - np.mean(excess < 0, axis=0))
 
 
 class _ThresholdLoop:
@@ -175,10 +180,10 @@ class _ThresholdLoop:
         angle = self.excess * np.log(self.count + 2) / (OPTIONS.saturation * (self.count + 1))
         return self.tracked + OPTIONS.integral * self.unit * float(np.tan(np.clip(angle, -1.5, 1.5)))
 
-    def update(self, score: float, issued: float, known: Array) -> None:  # noqa: ARG002
-        excess = float(score > issued) - self.miss
-        self.tracked += OPTIONS.proportional * self.unit * excess
-        self.excess, self.count = self.excess + excess, self.count + 1
+    def update(self, scores: Array, issued: float, known: Array) -> None:  # noqa: ARG002
+        excess = float(np.mean(scores > issued)) - self.miss
+        self.tracked += min(OPTIONS.proportional * len(scores), OPTIONS.most) * self.unit * excess
+        self.excess, self.count = self.excess + len(scores) * excess, self.count + len(scores)
 
 
 class AdaptiveConformalRegressor(RegressorMixin, BaseEstimator):
