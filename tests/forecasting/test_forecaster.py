@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from sklearn.base import BaseEstimator
 
 import quernel
 from quernel import KernelQuantileRegressor, QuantileForecaster
@@ -82,6 +83,18 @@ def test_nothing_after_the_origin_changes_a_forecast(known, every):
     np.testing.assert_allclose(before.quantiles[first], direct, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", [str, np.datetime64, pd.Timestamp])
+def test_backtests_begin_at_a_date_as_at_its_row(kind):
+    data, origin = hourly()[["time", "load"]], 24 * 80
+    model = forecaster().fit(data[:origin])
+    date = kind(data["time"].iloc[origin])
+    np.testing.assert_array_equal(
+        model.backtest(data, start=date).quantiles, model.backtest(data, start=origin).quantiles
+    )
+    with pytest.raises(ValueError, match="must lie within the series"):
+        model.backtest(data, start="2031-01-01")
+
+
 def test_a_forecast_that_peeks_is_found_out():
     """Negative control: a column of tomorrow's target, declared as known, changes the forecasts when it is shuffled."""
     data, origin = hourly(), 24 * 80
@@ -123,6 +136,26 @@ def test_missing_targets_are_left_out_and_do_not_spread():
     data.loc[len(data) - 3 :, "load"] = np.nan
     found = forecaster().fit(data).predict()
     assert np.isfinite(found.drop(columns="time")).all(axis=None)
+
+
+class Recorder(BaseEstimator):
+    """A model that keeps what it is given."""
+
+    def fit(self, X, y, groups=None):
+        self.groups = groups
+        return self
+
+    def predict(self, X, quantiles):
+        return np.zeros((len(X), len(quantiles)))
+
+
+def test_folds_of_a_model_are_blocks_of_time():
+    """Random folds put neighbours on either side: intervals of a demand series covered 65 % instead of 80."""
+    model = forecaster("14d", estimator=Recorder()).fit(hourly(24 * 120)[["time", "load"]])
+    for end, one in zip(model.group_ends_, model.models_, strict=True):
+        assert np.all(np.diff(one.groups) >= 0)
+        assert np.unique(one.groups, return_counts=True)[1][1:-1].min() >= max(7 * 24, end)
+    assert forecaster().fit(hourly()[["time", "load"]]).models_  # a kernel takes no groups
 
 
 def test_groups_of_steps_have_models_of_their_own():

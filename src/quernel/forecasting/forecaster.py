@@ -10,7 +10,7 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from quernel._validation import check_positive
 from quernel.estimators import TabularQuantileRegressor
@@ -18,7 +18,17 @@ from quernel.estimators.inputs import level_names
 from quernel.estimators.validation import check_levels
 from quernel.features.random import as_generator
 from quernel.forecasting.features import PERIODS, CalendarFeatures, Lags
-from quernel.forecasting.series import DAY, Series, count_steps, format_time, read_series, to_seconds
+from quernel.forecasting.series import (
+    DAY,
+    Series,
+    as_columns,
+    count_steps,
+    fill_missing,
+    format_time,
+    is_dated,
+    read_series,
+    to_seconds,
+)
 from quernel.tables.frames import TableError, open_frame
 
 Array = NDArray[np.floating]
@@ -81,6 +91,9 @@ class QuantileForecaster(BaseEstimator):
 
     Notes
     -----
+    Models whose `fit` takes `groups`, such as the default one, get blocks of time (a week, or the horizon if that is
+    longer) as groups: their folds are whole blocks.
+
     Stamps must be regular: gaps and repeated stamps raise an error that names the first. Rows whose target is missing
     are not trained on, and stand in lags with the value of the season before.
 
@@ -145,15 +158,19 @@ class QuantileForecaster(BaseEstimator):
         rng = as_generator(self.random_state)
         models = []
         for end in self.group_ends_:
-            rows, values = self._training_rows(series, end, rng)
-            models.append(self._make_estimator(levels, rng).fit(rows, values))
-        self.models_, self.series_, self._dated = models, series, _is_dated(y, self.time)
+            rows, values, blocks = self._training_rows(series, end, rng)
+            model = self._make_estimator(levels, rng)
+            # Neighbouring rows are alike: were they in different folds, they would vouch for one another, and intervals
+            # would be too narrow.
+            kwargs = {"groups": blocks} if has_fit_parameter(model, "groups") else {}
+            models.append(model.fit(rows, values, **kwargs))
+        self.models_, self.series_, self._dated = models, series, is_dated(y, self.time)
         self._backend = nw.from_native(y).implementation if hasattr(y, "columns") else None
         return self
 
     def _read(self, y: Any, X: Any) -> tuple[list[Series], str, list[str]]:
         """Series of the tables, the name of the target, and those of exogenous columns."""
-        table = _as_columns(y, self.time, self.target or "y")
+        table = as_columns(y, self.time, self.target or "y")
         if X is not None:
             more = open_frame(X)
             others = {name: more.get(name).array for name in more.names if name not in table}
@@ -219,7 +236,7 @@ class QuantileForecaster(BaseEstimator):
 
     def _features(self, one: Series, end: int) -> tuple[Array, Array]:
         """Features of all rows (n, d) as known `end` steps before, and the level (n,) that values are relative to."""
-        y = _fill_missing(one.y, self.season_)
+        y = fill_missing(one.y, self.season_)
         known = [name in self.known for name in self.columns_]
         lags, windows = self._lags(end), sorted({self.season_, self._long})
         past = Lags(lags, end, rolling=windows).fit(y).transform(y)
@@ -231,21 +248,22 @@ class QuantileForecaster(BaseEstimator):
         which = np.tile(np.array(self.keys_) == one.key, (len(y), 1)) if len(self.keys_) > 1 else np.empty((len(y), 0))
         return np.column_stack([relative, unknown, one.X[:, known], calendar, which]), level
 
-    def _training_rows(self, series: list[Series], end: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Rows and relative targets of all series, at most `max_rows`."""
-        rows, values = [], []
+    def _training_rows(self, series: list[Series], end: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        """Rows and relative targets of all series, at most `max_rows`, and the block of time to which each belongs."""
+        rows, values, blocks, length = [], [], [], self.step_ * max(self._long, end)
         for one in series:
             X, level = self._features(one, end)
             fine = np.isfinite(one.y) & np.isfinite(X).all(axis=1)
             rows.append(X[fine])
             values.append(one.y[fine] - level[fine])
-        X, y = np.concatenate(rows), np.concatenate(values)
+            blocks.append(np.floor(one.times[fine] / length))
+        X, y, block = np.concatenate(rows), np.concatenate(values), np.concatenate(blocks)
         if len(y) < OPTIONS.min_rows:
             raise TableError(f"Only {len(y)} rows have a target and all their lags; at least {OPTIONS.min_rows} must.")
         if len(y) > self.max_rows:
             some = np.sort(rng.choice(len(y), int(self.max_rows), replace=False))
-            X, y = X[some], y[some]
-        return X, y
+            X, y, block = X[some], y[some], block[some]
+        return X, y, block
 
     def _make_estimator(self, levels: Array, rng: np.random.Generator) -> Any:
         if self.estimator is None:
@@ -372,7 +390,11 @@ class QuantileForecaster(BaseEstimator):
         if columns != self.columns_:
             raise TableError(f"y and X have the columns {columns}, but the forecaster was fitted to {self.columns_}.")
         stride = self.horizon_ if every is None else count_steps(every, self.step_, "every")
-        first = int(start) if isinstance(start, int | np.integer) else int(np.searchsorted(one.times, _seconds(start)))
+        first = (
+            int(start)
+            if isinstance(start, int | np.integer)
+            else int(np.searchsorted(one.times, to_seconds([start])[0]))
+        )
         if not max(self._lags(self.horizon_)) <= first < len(one.y):
             raise ValueError(f"start={start!r} must lie within the series, after the longest lag.")
         origins = np.arange(first, len(one.y), stride)
@@ -424,37 +446,3 @@ class Backtest:
     y: Array
     quantiles: Array
     levels: Array
-
-
-def _as_columns(y: Any, time: str, target: str) -> dict[str, Any]:
-    """Columns of a table, or of a series with its index as the time."""
-    if hasattr(y, "columns"):
-        frame = open_frame(y)
-        if time not in frame.names:
-            raise TableError(f"There is no time column {time!r}; the columns are {frame.names}. Give time=...")
-        return {name: frame.get(name) for name in frame.names}
-    values = np.asarray(y, dtype=float)
-    if values.ndim != 1:
-        raise ValueError(f"y must be a table with a time column, or flat; got shape {values.shape}.")
-    index = getattr(y, "index", None)
-    dated = index is not None and getattr(index, "dtype", None) is not None and index.dtype.kind == "M"
-    return {time: np.asarray(index) if dated else np.arange(len(values), dtype=float), target: values}
-
-
-def _seconds(when: Any) -> float:
-    return float(to_seconds([when] if not isinstance(when, np.datetime64) else np.array([when]))[0])
-
-
-def _is_dated(y: Any, time: str) -> bool:
-    """Whether the times of a table are dates rather than numbers."""
-    return hasattr(y, "columns") and open_frame(y).get(time).kind != "number"
-
-
-def _fill_missing(y: Array, season: int) -> Array:
-    """Targets with missing ones replaced by the value of the season before, or the last one, never by a later one."""
-    missing = np.flatnonzero(np.isnan(y))
-    filled = y.copy() if len(missing) else y
-    for k in missing:
-        before = filled[k - season] if k >= season else np.nan
-        filled[k] = before if np.isfinite(before) else filled[k - 1] if k > 0 else np.nan
-    return filled

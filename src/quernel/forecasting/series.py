@@ -158,3 +158,33 @@ def read_series(table: Any, time: str, target: str | None, columns: Sequence[str
         step = infer_step(times[index], name) if target is not None else np.nan
         found.append(Series(name, times[index], step, y[index], X[index]))
     return found
+
+
+def as_columns(y: Any, time: str, target: str) -> dict[str, Any]:
+    """Columns of a table, or of a series with its index as the time."""
+    if hasattr(y, "columns"):
+        frame = open_frame(y)
+        if time not in frame.names:
+            raise TableError(f"There is no time column {time!r}; the columns are {frame.names}. Give time=...")
+        return {name: frame.get(name) for name in frame.names}
+    values = np.asarray(y, dtype=float)
+    if values.ndim != 1:
+        raise ValueError(f"y must be a table with a time column, or flat; got shape {values.shape}.")
+    index = getattr(y, "index", None)
+    dated = index is not None and getattr(index, "dtype", None) is not None and index.dtype.kind == "M"
+    return {time: np.asarray(index) if dated else np.arange(len(values), dtype=float), target: values}
+
+
+def is_dated(y: Any, time: str) -> bool:
+    """Whether the times of a table are dates rather than numbers."""
+    return hasattr(y, "columns") and open_frame(y).get(time).kind != "number"
+
+
+def fill_missing(y: Array, season: int) -> Array:
+    """Targets with missing ones replaced by the value of the season before, or the last one, never by a later one."""
+    missing = np.flatnonzero(np.isnan(y))
+    filled = y.copy() if len(missing) else y
+    for k in missing:
+        before = filled[k - season] if k >= season else np.nan
+        filled[k] = before if np.isfinite(before) else filled[k - 1] if k > 0 else np.nan
+    return filled
