@@ -78,9 +78,9 @@ def _worst_crossing(model: KernelQuantileRegressor, X: np.ndarray) -> float:
 
 
 def _columns(path: Path, *names: str) -> list[np.ndarray]:
-    from quernel.tables import read
+    from quernel.tables.files import read_table
 
-    table = read(path)
+    table = read_table(path)
     return [table[name].to_numpy() for name in names]
 
 

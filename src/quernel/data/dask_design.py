@@ -28,7 +28,6 @@ from quernel.data.dask_tasks import Handle, Scheduler, Task, as_task, current_sc
 from quernel.data.design_matrix import (
     SIZE_ROWS,
     FeatureMap,
-    Float32Map,
     InMemoryDesign,
     ProjectedMap,
     Reduce,
@@ -282,7 +281,7 @@ class DaskDesign:
 
     def remote(self) -> RemoteStub:
         """Stub that stands in for these rows in a problem sent to a worker by `run_at`."""
-        feature_map = Float32Map(self.feature_map) if self._rounds else self.feature_map
+        feature_map = dask_tasks.TypedMap(self.feature_map, self.dtype) if self._rounds else self.feature_map
         return RemoteStub(feature_map, int(self._room), self.threads)
 
     def use_threads(self, threads: int) -> None:

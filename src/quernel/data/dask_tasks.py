@@ -67,17 +67,17 @@ class Part:
     spans: list[slice]  # the rows of each block, within the part
 
 
-@dataclass(frozen=True, eq=False)
 class TypedMap:
     """Feature map with the dtype in which features are computed."""
 
-    feature_map: FeatureMap
-    dtype: Any = float
+    def __init__(self, feature_map: FeatureMap, dtype: Any = float) -> None:
+        self.feature_map, self.dtype, self.n_components_ = feature_map, dtype, feature_map.n_components_
 
-    def __call__(self, X: Array) -> Array:
-        """Phi (m, M) of the rows X (m, d)."""
-        kwargs = {} if self.dtype is float else {"dtype": self.dtype}  # not every feature map takes a dtype
-        return np.asarray(self.feature_map.transform(X, **kwargs), dtype=self.dtype)
+    def transform(self, X: Array, **kwargs: Any) -> Array:
+        """Phi (m, M) of the rows X (m, d), in this dtype unless another one is asked for."""
+        if self.dtype is not float:  # not every feature map takes a dtype
+            kwargs = {"dtype": self.dtype, **kwargs}
+        return np.asarray(self.feature_map.transform(X, **kwargs), dtype=kwargs.get("dtype", float))
 
     def prepare(self, n_rows: int) -> None:
         """Prepare the feature map for so many rows, where it has something to prepare."""
@@ -147,13 +147,13 @@ def transform_part(part: Part, typed_map: TypedMap) -> list[Array]:
     """Features (m, M) of every block of a part, to be stored."""
     typed_map.prepare(len(part.y))
     with single_threaded_blas(0, 0):
-        features = typed_map(part.X)  # one allocation: the system clears its pages fastest
+        features = typed_map.transform(part.X)  # one allocation: the system clears its pages fastest
     return [features[span] for span in part.spans]
 
 
 def mean_square(part: Part, typed_map: TypedMap) -> float:
     """mean |phi_i|^2 over the first SIZE_ROWS rows of a part."""
-    first = typed_map(part.X[:SIZE_ROWS])
+    first = typed_map.transform(part.X[:SIZE_ROWS])
     return float(np.mean(np.einsum("ij,ij->i", first, first)))
 
 
@@ -193,7 +193,7 @@ def map_part(
         for k, span in enumerate(part.spans):
             target = part.y[span] if columns is None or part.y.ndim == 1 else part.y[span][:, columns]
             if isinstance(features, TypedMap):
-                phi = features(part.X[span])
+                phi = features.transform(part.X[span])
             else:
                 phi = np.empty((0, features)) if isinstance(features, int) else features[k]
             block = Block(phi, target, part.share[span], part.start + span.start, part.X[span])

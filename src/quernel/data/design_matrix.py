@@ -448,22 +448,6 @@ class ProjectedMap:
             self.feature_map.prepare(n_rows)
 
 
-class Float32Map:
-    """Feature map whose features are computed as float32."""
-
-    def __init__(self, feature_map: FeatureMap) -> None:
-        self.feature_map, self.n_components_ = feature_map, feature_map.n_components_
-
-    def transform(self, X: Array, **kwargs: Any) -> Array:
-        """Phi (m, M) of these rows, in float32 unless another dtype is asked for."""
-        return self.feature_map.transform(X, **{"dtype": np.float32, **kwargs})
-
-    def prepare(self, n_rows: int) -> None:
-        """Prepare the inner feature map for so many rows, such as by loading compiled code where that pays."""
-        if hasattr(self.feature_map, "prepare"):
-            self.feature_map.prepare(n_rows)
-
-
 def stratified_indices(n_rows: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Stratified sample: one random index from each of `size` equal intervals of 0..n_rows-1, increasing and distinct.
 

@@ -502,18 +502,9 @@ def _not_a_number(path: str, name: str, kind: Any) -> str:
 def _to_numpy(table: Any, names: Sequence[str]) -> Array:
     """Columns of a table as a float64 array (m, number of names) in C order; missing values become NaN."""
     out = np.empty((len(table), len(names)))
-    values = [_floats(table.column(name)) for name in names]
+    values = [table.column(name).cast("float64", safe=False).to_numpy() for name in names]
     for start in range(0, len(table), STRIP):
         strip = slice(start, start + STRIP)
         for j, column in enumerate(values):
             out[strip, j] = column[strip]
     return out
-
-
-def _floats(column: Any) -> NDArray[Any]:
-    """A column as a numpy array; booleans by way of uint8, for numpy's booleans have no missing value."""
-    import pyarrow as pa
-
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.uint8())
-    return column.to_numpy()
