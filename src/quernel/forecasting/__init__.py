@@ -2,9 +2,9 @@
 
 from quernel.forecasting.adaptive import AdaptiveCalibrator, AdaptiveConformalRegressor
 from quernel.forecasting.features import CalendarFeatures, Holidays, Lags
-from quernel.forecasting.forecaster import Backtest, QuantileForecaster
+from quernel.forecasting.forecaster import QuantileForecaster
 from quernel.forecasting.scenarios import WeatherScenarios, mixture_quantiles
-from quernel.forecasting.splits import time_splits
+from quernel.forecasting.splits import Backtest, time_splits
 
 __all__ = [
     "AdaptiveCalibrator",

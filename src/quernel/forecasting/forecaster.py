@@ -29,6 +29,7 @@ from quernel.forecasting.series import (
     read_series,
     to_seconds,
 )
+from quernel.forecasting.splits import Backtest
 from quernel.tables.frames import TableError, open_frame
 
 Array = NDArray[np.floating]
@@ -42,6 +43,7 @@ class ForecasterOptions:
     seasons: tuple[int, ...] = (0, 1, 2)  # lags of the target, in seasons before the last one that is known
     long: int = 7  # seasons of the long rolling mean, the level, and of the long lag (weeks of days)
     min_periods: float = 1.5  # of a week or a year that the history must have for its harmonics
+    min_level: float = 0.02  # of the mean level; where the lowest is less, values are no ratios to it
     min_rows: int = 30  # training rows of a model
 
 
@@ -55,7 +57,8 @@ class QuantileForecaster(BaseEstimator):
     too old to be known for the last ones. The features of a target in a group that ends b steps ahead are its lags of
     b steps or more, rolling means that end b steps before it, harmonics of its time of day, week and year, and
     exogenous columns: of the same time if they are `known` in the future, otherwise lagged like the target. Values are
-    taken relative to the longest rolling mean, the level, so that forecasts follow a trend.
+    taken relative to the longest rolling mean, the level, so that forecasts follow a trend: as ratios if no target is
+    negative and the level is never near 0, otherwise as differences.
 
     Parameters
     ----------
@@ -87,6 +90,8 @@ class QuantileForecaster(BaseEstimator):
         The last step of each group.
     step_ : float
         Seconds from one stamp to the next.
+    level_floor_ : float or None
+        If values are ratios to the level, the least that is taken for a level.
     series_ : list of the series, with which forecasts begin
 
     Notes
@@ -212,6 +217,7 @@ class QuantileForecaster(BaseEstimator):
         self.group_ends_ = sorted({end for end in ends if 1 <= end < self.horizon_} | {self.horizon_})
         self._long = OPTIONS.long * season if shortest >= 4 * OPTIONS.long * season + self.horizon_ else season
         self.keys_ = [one.key for one in series]
+        self.level_floor_ = self._find_level_floor(series)
         for end in self.group_ends_:
             if shortest < max(self._lags(end)) + OPTIONS.min_rows:
                 raise TableError(
@@ -219,6 +225,17 @@ class QuantileForecaster(BaseEstimator):
                     f"{max(self._lags(end)):,} need {max(self._lags(end)) + OPTIONS.min_rows:,}. Shorten the horizon, "
                     "the season or the lags."
                 )
+
+    def _find_level_floor(self, series: list[Series]) -> float | None:
+        """Share of the lowest level, below which no level is taken to be; None if values can be no ratios to it."""
+        filled = [fill_missing(one.y, self.season_) for one in series]
+        levels = [Lags([], rolling=[self._long]).fit(y).transform(y)[:, 0] for y in filled]
+        lowest = min(float(np.nanmin(one)) for one in levels)
+        if min(float(np.nanmin(y)) for y in filled) < 0 or any(
+            np.nanmin(one) < OPTIONS.min_level * np.nanmean(one) for one in levels
+        ):
+            return None
+        return OPTIONS.min_level * lowest
 
     def _lags(self, end: int) -> list[int]:
         """Lags of the group that ends at this step, none of which looks into the future."""
@@ -241,12 +258,19 @@ class QuantileForecaster(BaseEstimator):
         lags, windows = self._lags(end), sorted({self.season_, self._long})
         past = Lags(lags, end, rolling=windows).fit(y).transform(y)
         level = past[:, -1]
-        relative = np.column_stack([past[:, :-1] - level[:, None], level])
+        if self.level_floor_ is None:
+            relative = np.column_stack([past[:, :-1] - level[:, None], level])
+        else:  # without the level itself, so that growth leads to no values that were never seen
+            level = np.maximum(level, self.level_floor_)
+            relative = past[:, :-1] / level[:, None] - 1
         others = one.X[:, ~np.array(known, dtype=bool)]
         unknown = Lags(lags[:2], end).fit(others).transform(others) if others.shape[1] else others
         calendar = CalendarFeatures(self.harmonics_).transform(one.times)
         which = np.tile(np.array(self.keys_) == one.key, (len(y), 1)) if len(self.keys_) > 1 else np.empty((len(y), 0))
         return np.column_stack([relative, unknown, one.X[:, known], calendar, which]), level
+
+    def _to_relative(self, y: Array, level: Array) -> Array:
+        return y - level if self.level_floor_ is None else y / level - 1
 
     def _training_rows(self, series: list[Series], end: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         """Rows and relative targets of all series, at most `max_rows`, and the block of time to which each belongs."""
@@ -255,7 +279,7 @@ class QuantileForecaster(BaseEstimator):
             X, level = self._features(one, end)
             fine = np.isfinite(one.y) & np.isfinite(X).all(axis=1)
             rows.append(X[fine])
-            values.append(one.y[fine] - level[fine])
+            values.append(self._to_relative(one.y[fine], level[fine]))
             blocks.append(np.floor(one.times[fine] / length))
         X, y, block = np.concatenate(rows), np.concatenate(values), np.concatenate(blocks)
         if len(y) < OPTIONS.min_rows:
@@ -365,7 +389,8 @@ class QuantileForecaster(BaseEstimator):
         order = np.argsort(levels)
         ascending = np.empty_like(relative)
         ascending[:, order] = np.sort(relative[:, order], axis=1)
-        return ascending + level[index][:, None]
+        level = level[index][:, None]
+        return ascending + level if self.level_floor_ is None else (1 + ascending) * level
 
     def backtest(self, y: Any, X: Any = None, *, start: Any, every: Any = None, quantiles: Any = None) -> Backtest:
         """Forecast from many origins, as it would have been at each: the models are those of `fit`.
@@ -390,11 +415,9 @@ class QuantileForecaster(BaseEstimator):
         if columns != self.columns_:
             raise TableError(f"y and X have the columns {columns}, but the forecaster was fitted to {self.columns_}.")
         stride = self.horizon_ if every is None else count_steps(every, self.step_, "every")
-        first = (
-            int(start)
-            if isinstance(start, int | np.integer)
-            else int(np.searchsorted(one.times, to_seconds([start])[0]))
-        )
+        first = start
+        if not isinstance(start, int | np.integer):
+            first = int(np.searchsorted(one.times, to_seconds(np.atleast_1d(np.asarray(start)))[0]))
         if not max(self._lags(self.horizon_)) <= first < len(one.y):
             raise ValueError(f"start={start!r} must lie within the series, after the longest lag.")
         origins = np.arange(first, len(one.y), stride)
@@ -424,25 +447,3 @@ class QuantileForecaster(BaseEstimator):
         table |= dict(zip(level_names(levels), np.concatenate(curves).T, strict=True))
         assert self._backend is not None
         return nw.from_dict(table, backend=self._backend).to_native()
-
-
-@dataclass(frozen=True, eq=False)
-class Backtest:
-    """Forecasts from many origins beside what came.
-
-    Attributes
-    ----------
-    times : ndarray of shape (n,), seconds since 1970
-    origins : ndarray of shape (n,), number of the first row that was not known
-    steps : ndarray of shape (n,), steps ahead
-    y : ndarray of shape (n,)
-    quantiles : ndarray of shape (n, q)
-    levels : ndarray of shape (q,)
-    """
-
-    times: Array
-    origins: NDArray[np.intp]
-    steps: NDArray[np.intp]
-    y: Array
-    quantiles: Array
-    levels: Array

@@ -1,7 +1,8 @@
-"""Rolling-origin evaluation: splits by time."""
+"""Rolling-origin evaluation: splits by time, and forecasts from many origins."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from quernel._validation import check_positive
 from quernel.forecasting.series import to_duration, to_seconds
 
+Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
 
@@ -62,3 +64,25 @@ def time_splits(
             )
         splits.append((train, test))
     return splits
+
+
+@dataclass(frozen=True, eq=False)
+class Backtest:
+    """Forecasts from many origins beside what came.
+
+    Attributes
+    ----------
+    times : ndarray of shape (n,), seconds since 1970
+    origins : ndarray of shape (n,), number of the first row that was not known
+    steps : ndarray of shape (n,), steps ahead
+    y : ndarray of shape (n,)
+    quantiles : ndarray of shape (n, q)
+    levels : ndarray of shape (q,)
+    """
+
+    times: Array
+    origins: NDArray[np.intp]
+    steps: NDArray[np.intp]
+    y: Array
+    quantiles: Array
+    levels: Array
