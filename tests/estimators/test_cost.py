@@ -11,7 +11,7 @@ import pytest
 import quernel.data.design_matrix
 import quernel.tuning.cost
 import quernel.tuning.data_summary
-from quernel import TabularQuantileRegressor, estimate_cost
+from quernel import KernelQuantileRegressor, TabularQuantileRegressor, estimate_cost
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.tuning.cost import estimate_tabular_seconds
@@ -91,7 +91,29 @@ def test_recomputing_takes_less_memory_and_more_time():
 def test_auto_is_the_estimators_own_choice():
     X, y, _ = make_homoscedastic(200, random_state=0)
     used = plain_regressor(random_state=0).fit(X, y).n_components_
-    assert estimate_cost(200, 3) == estimate_cost(200, 3, used)
+    assert estimate_cost(200, 3, bandwidth="auto") == estimate_cost(200, 3, used, bandwidth="auto")
+    used = KernelQuantileRegressor(kernel="laplacian").fit(X, y).n_components_
+    assert estimate_cost(200, 3, kernel="laplacian").features == 8 * 200 * used
+
+
+@pytest.mark.parametrize(("n", "levels"), [(400, [0.1, 0.5, 0.9]), (1500, 0.5)])
+def test_seconds_of_default_fits(n, levels):
+    X, y, _ = make_homoscedastic(n, random_state=0)
+    model = KernelQuantileRegressor(levels, kernel="laplacian")
+    model.fit(X[:100], y[:100])  # what is loaded or compiled once is no part of it
+    start = time.process_time()
+    model.fit(X, y)
+    expected = estimate_cost(n, 3, n_levels=np.size(levels), kernel="laplacian").seconds
+    assert 1 / 3 < expected / (time.process_time() - start) < 3
+
+
+def test_learning_costs_time_and_landmarks_memory():
+    learned, automatic = (estimate_cost(20_000, 8, bandwidth=one) for one in ("learned", "auto"))
+    assert learned.seconds > automatic.seconds + 0.3
+    assert learned.features == 8 * 20_000 * 1414
+    smooth = estimate_cost(20_000, 8, kernel="gaussian")
+    assert smooth.features == automatic.features
+    assert smooth.seconds > automatic.seconds + 0.3
 
 
 def test_it_reads_well_and_cannot_be_changed():

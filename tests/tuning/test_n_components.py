@@ -217,6 +217,7 @@ def test_memory_limits_the_choice_and_the_estimate_is_an_upper_bound(solver, max
     assert reason.startswith("no more are tried;" if max_memory is None else "memory has no room")
     assert "still grew" in reason
     memory = {"solver": solver, "max_memory": max_memory}
+    memory["bandwidth"] = "auto"
     assert estimate_cost(2000, 6, **memory).memory == estimate_cost(2000, 6, limit, **memory).memory
 
 

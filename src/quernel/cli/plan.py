@@ -175,7 +175,7 @@ class PlanReport:
             exponent,
             constant,
             "exact" if exact else M,
-            estimate_cost(plan.n, self.width, min(M, plan.n) if exact else M),
+            estimate_cost(plan.n, self.width, min(M, plan.n) if exact else M, kernel="gaussian"),
             shlex.join([*self.command, *features]) if self.command else None,
         )
 

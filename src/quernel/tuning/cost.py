@@ -16,9 +16,12 @@ from quernel._memory import as_size
 from quernel._threads import BLOCK_BYTES, BLOCK_ROWS, single_threaded_blas
 from quernel._validation import check_choice, check_positive
 from quernel.data import available_memory, memory_budget
-from quernel.kernels import Kernel, Linear, resolve
+from quernel.kernels import Kernel, Laplacian, Linear, Matern, resolve
 from quernel.solvers import SOLVERS
+from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
+from quernel.tuning.holdout import FOLDS, HELD_OUT, MOST_LEVELS, ROTATE_BELOW
 from quernel.tuning.n_components import OPTIONS as COMPONENTS
+from quernel.tuning.n_components import auto_landmarks
 
 NUMBER, SINGLE = 8, 4  # bytes of float64, used throughout, and of float32, for stored features if dtype says so
 
@@ -40,6 +43,23 @@ FEWEST_SWEEPS, MORE_SWEEPS, SCREENED_FROM = 6, 100, 16
 HESSIANS = 6  # per level, each assembled from about as many rows as features
 ADMM_SWEEPS = 600  # iterations of ADMM, a pass each
 OVERHEAD = 0.02  # seconds, constant
+
+
+@dataclass(frozen=True)
+class LandmarkCost:
+    """Constants of the time of default fits: operations, and seconds at `speed`, measured on one core."""
+
+    speed: float = 48.6e9  # of `_speed`, where the others were measured
+    screened_from: int = 64  # rows per landmark, beyond which few rows matter after a first sample
+    kernel_value: float = 20.0  # per entry of the kernel matrix and column
+    decomposition: float = 8.0  # of the landmarks' matrix, per M^3
+    summed_rows: float = 2.5  # Hessians of a level, per n M^2
+    factors: float = 12.0  # factorizations of a level and its leave-one-out residuals, per M^3
+    pilot: float = 1.2  # bandwidths from a full pilot with few columns
+    columns: float = 20.0  # with so many columns it takes twice as long
+    alphas: float = 0.6  # search for alpha, per level ...
+    alpha_rows: int = 2250  # ... on so many rows
+    compared: float = 0.5  # comparison of kernels on many rows
 
 
 @dataclass(frozen=True)
@@ -81,12 +101,15 @@ def estimate_cost(
     n_components: int | str = "auto",
     n_levels: int = 1,
     *,
-    kernel: str | Kernel = "gaussian",
+    kernel: str | Kernel = "auto",
+    bandwidth: str = "learned",
     solver: str = "newton",
     max_memory: int | None = None,
     dtype: str = "float64",
 ) -> Cost:
     """Estimate memory and time, to its order of magnitude, of ``KernelQuantileRegressor.fit`` before calling it.
+
+    For default fits of 1,000 to 50,000 rows, times are right within a factor of about two, compilation apart.
 
     Parameters
     ----------
@@ -98,6 +121,9 @@ def estimate_cost(
         few columns and up to n for a rough one.
     n_levels : int, default=1
         Number of quantile levels.
+    bandwidth : "learned" or "auto", default="learned"
+        Whether bandwidths are learned, which takes seconds and, unless the kernel is smooth, leads to landmarks.
+        Use "auto" where bandwidths are given, too.
     kernel, solver, max_memory, dtype : as in `KernelQuantileRegressor`
 
     Returns
@@ -126,8 +152,13 @@ def estimate_cost(
         )
     if not (isinstance(n_components, str) and n_components == "auto"):
         check_positive("n_components", n_components, integer=True, instead=' or "auto"')
-    linear = isinstance(resolve(kernel), Linear)
+    check_choice("bandwidth", bandwidth, ("learned", "auto"))
+    given = resolve(kernel)
+    linear, learned = isinstance(given, Linear), bandwidth == "learned" and given.has_free_bandwidth
     most, _ = most_components(n, n_levels, solver=solver, max_memory=max_memory)
+    landmarks = learned and may_use_landmarks(kernel)
+    if landmarks and n_components == "auto":
+        most = min(n, auto_landmarks(n))
     M = d if linear else most if n_components == "auto" else int(n_components)
     check_choice("dtype", dtype, ("float64", "float32"))
     features = 0 if linear else (SINGLE if dtype == "float32" else NUMBER) * n * M  # the linear kernel's are X itself
@@ -136,7 +167,12 @@ def estimate_cost(
         held = features if stored else threads * _block(n, M)
         memory = held + _rows(n, n_levels)
         peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
-        seconds = _operations(n, d, M, n_levels, solver, stored, linear) / (threads * _speed()) + OVERHEAD
+        operations = _operations(n, d, M, n_levels, solver, stored, linear)
+        if landmarks and SOLVERS[solver].out_of_core and stored and n < LandmarkCost.screened_from * M:
+            operations = _landmark_operations(n, d, min(n, M), n_levels)
+        seconds = operations / (threads * _speed()) + OVERHEAD
+        if learned:
+            seconds += _learning_seconds(n, d, n_levels)
     return Cost(int(memory), int(peak), stored, seconds, int(held))
 
 
@@ -228,6 +264,29 @@ def _operations(n: int, d: int, M: int, q: int, solver: str, stored: bool, linea
         return n * M * (make + ADMM_SWEEPS * TOUCH * levels) + 2 * n * M * small + 10 * small**3
     sweeps = FEWEST_SWEEPS + MORE_SWEEPS * min(1.0, SCREENED_FROM * M / n)
     return n * M * (make * (1 if stored else sweeps) + sweeps * TOUCH * levels) + 2 * HESSIANS * q * small**2 * M
+
+
+def may_use_landmarks(kernel: str | Kernel) -> bool:
+    """Whether fits with learned bandwidths use landmarks: for rough kernels, which "auto" mostly is."""
+    return kernel == "auto" or any(isinstance(part, Laplacian | Matern) for _, part in resolve(kernel).summands)
+
+
+def _landmark_operations(n: int, d: int, M: int, q: int) -> float:
+    """Equivalent floating-point operations of a fit with few rows per landmark: Newton steps on all rows."""
+    own = LandmarkCost()
+    features = n * M * (2 * M + own.kernel_value * d) + own.decomposition * M**3
+    return features + q * (own.summed_rows * n * M**2 + own.factors * M**3)
+
+
+def _learning_seconds(n: int, d: int, q: int) -> float:
+    """Seconds in which bandwidths and alpha are learned from a sample."""
+    own, folds = LandmarkCost(), 1 if n >= ROTATE_BELOW else FOLDS
+    train = (1 - HELD_OUT) * min(n, BANDWIDTH.max_rows) if folds == 1 else n * (1 - 1 / FOLDS)
+    pilots = FOLDS if n < BANDWIDTH.few_rows else 1
+    pilot = own.pilot * (min(train, BANDWIDTH.pilot_rows) / BANDWIDTH.pilot_rows) ** 2 * (1 + d / own.columns)
+    alphas = own.alphas * min(q, MOST_LEVELS) * (train / own.alpha_rows) * min(1.0, train / BANDWIDTH.n_landmarks) ** 2
+    compared = own.compared if n >= BANDWIDTH.compared_from else 0.0
+    return (pilots * pilot + folds * alphas + compared) * own.speed / _speed()
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from quernel.objective.null_model import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Callback, InitialPoint, Limits, Result, certify_point
+from quernel.solvers.ridge_start import ridge_start
 from quernel.solvers.screening import rounds, subsampled_newton
 from quernel.solvers.screening.rounds import RoundCallback, RoundStart, central_duals, solve_in_rounds
 from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis
@@ -280,8 +281,10 @@ def _solve_small(
     problem: InMemoryProblem, rows: InMemoryDesign, limits: Limits, initial: InitialPoint | None, polish: bool
 ) -> tuple[None, Result]:
     """Plain Newton on all rows of a small problem, from a warm start if one is given."""
-    problem, start = problem.on(rows), None
-    if initial is not None:
+    problem = problem.on(rows)
+    if initial is None:
+        start = ridge_start(problem)
+    else:
         features = _Features(None, FeatureMoments.from_sample(problem))
         stage = _Stage.from_initial(problem, initial, features, limits.tol)
         start = warm_start(problem, initial, np.where(stage.curved, 0.0, stage.error.band))
