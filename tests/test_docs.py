@@ -174,6 +174,19 @@ def test_the_page_of_forecasting_shows_the_first_run_of_the_competition():
     assert f"has {swiss['score']:.4f} in {swiss['seconds']:.0f} s" in page
 
 
+def test_the_page_of_forecasting_shows_the_series_measured():
+    page = (ROOT / "docs" / "forecasting.md").read_text()
+    results = json.loads((ROOT / "benchmarks" / "series.json").read_text())
+    cases = [(f"{name}, {ahead} ahead", one) for name, both in results.items() for ahead, one in both.items()]
+    assert len(cases) == 4
+    for name, one in cases:
+        losses = [one[system]["loss"] for system in ("quernel", "LightGBM", "week before")]
+        assert min(losses) == losses[0]
+        assert f"| {name} | " + " | ".join(f"{loss:.2f}" for loss in losses) + " |" in page
+        for nominal in (80, 90):
+            assert abs(100 * one["quernel"][f"{nominal}%"]["adaptive"] - nominal) < 3
+
+
 def test_the_page_of_losses_has_every_loss():
     for name, loss in LOSS_REGISTRY.items():
         assert f'`"{name}"`, `{loss.__name__}(' in LOSSES

@@ -138,6 +138,28 @@ def test_missing_targets_are_left_out_and_do_not_spread():
     assert np.isfinite(found.drop(columns="time")).all(axis=None)
 
 
+def test_patterns_grow_with_the_level_where_no_value_is_negative(monkeypatch):
+    rng, t = np.random.default_rng(0), np.arange(24 * 100)
+    growth = np.exp(t / 1500)
+    y = growth * (5 + 4 * np.sin(2 * np.pi * t / 24) + 0.1 * rng.standard_normal(len(t)))
+
+    def amplitude():
+        found = forecaster(24, season=24, target=None).fit(y[:-24]).predict(quantiles=0.5)
+        return np.ptp(found) / np.ptp(y[-24:])
+
+    assert abs(amplitude() - 1) < 0.08
+    monkeypatch.setattr(QuantileForecaster, "_find_level_floor", lambda self, series: None)
+    assert amplitude() < 0.92, "negative control: as differences they do not"
+
+
+@pytest.mark.parametrize(("change", "ratios"), [(0.0, True), (-55.0, False)])
+def test_negative_values_are_no_ratios(change, ratios):
+    y = hourly(24 * 40)["load"].to_numpy() + change
+    model = forecaster(24, season=24, target=None).fit(y)
+    assert (model.level_floor_ is not None) == ratios
+    assert np.abs(model.predict()[:, 1] - y[-24:]).mean() < 6
+
+
 class Recorder(BaseEstimator):
     """A model that keeps what it is given."""
 
