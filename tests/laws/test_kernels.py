@@ -9,6 +9,7 @@ from sklearn.gaussian_process.kernels import Matern as MaternElsewhere
 from sklearn.gaussian_process.kernels import RationalQuadratic
 from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, rbf_kernel
 
+from quernel import KernelQuantileRegressor, load, save
 from quernel.kernels import KERNELS, Gaussian, Laplacian, Linear, Matern, Periodic, ShiftInvariantKernel, resolve
 
 # Every kernel of the registry as it comes, and the other members of its family.
@@ -276,3 +277,13 @@ def test_pickles_keep_the_kernel(name):
 def test_kernels_are_frozen(name):
     with pytest.raises(AttributeError):
         SHIFT_INVARIANT[name].bandwidth = 3.0
+
+
+def test_models_with_periods_are_saved(tmp_path):
+    X = rows(80, 2)
+    kernel = Periodic([1.0, 2.0], period=[3.0, np.inf])
+    model = KernelQuantileRegressor(0.5, kernel=kernel, n_components=20, alpha=1e-3, random_state=0).fit(X, X[:, 0])
+    save(model, tmp_path / "m.quernel")
+    again = load(tmp_path / "m.quernel")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_allclose(again.predict(X + np.array([3.0, 0.0])), model.predict(X), atol=1e-9)
