@@ -112,7 +112,8 @@ class Nystroem(TransformerMixin, BaseEstimator):
 
     def curves(self, X: Array, coef: Array) -> Array:
         """Predictions  phi(x)'u = K(x, P) V D^-1/2 u  for every column u of `coef`, without computing the features."""
-        return self._cross_gram(X) @ (self.projection_ @ coef)
+        predictor, weights = LandmarkPredictor.from_nystroem(self, coef)  # as saved models predict: to the same bits
+        return predictor.curves(X, weights)
 
     def _cross_gram(self, X: Array) -> Array:
         """K(x, P), shape (n, n_landmarks)."""
