@@ -214,7 +214,7 @@ def _ablation(rows: list[dict]) -> str:
         for method in (OURS, *ABLATION):
             loss, inside = _relative(rows, table, method), _get(rows, table, method, "inside_80")
             cells.append(f"{loss[0]:.4f} ({inside[0]:.0%})" if 0 in loss else "")
-        if any(cells):
+        if any(cells[1:]):
             lines.append([table, *cells])
     return _markdown(["table, first split", OURS, *ABLATION], lines)
 
@@ -243,9 +243,10 @@ def draw(rows: list[dict], file: Path) -> None:
     for table, axes in zip(TABLES, panels.ravel(), strict=True):
         points = {}
         for method in STYLES:
-            losses, seconds = _relative(rows, table, method), _median_seconds(rows, table, method)
-            if losses and seconds:
-                points[method] = seconds, float(np.mean(list(losses.values())))
+            # Ratios over common splits, as a method may lack some of them.
+            pair, seconds = _paired(rows, table, method, OURS), _median_seconds(rows, table, method)
+            if pair and seconds:
+                points[method] = seconds, pair[0] * float(np.mean(list(_relative(rows, table, OURS).values())))
         axes.set(xscale="log", xlim=SECONDS, title=table)
         lowest, highest = min(loss for _, loss in points.values()), max(loss for _, loss in points.values())
         axes.set_ylim(lowest - 0.12 * (highest - lowest), highest + 0.08 * (highest - lowest))
