@@ -436,13 +436,13 @@ def _updated_systems(columns: _Columns, grams: list[ActiveGram], anchored: Mask)
     def build(k: int) -> NewtonSystem:
         (active, h, surplus), gram, before = found[k], grams[k], columns.systems[k]
         (changed, share), a = gram.changes(active), len(active)
-        ridge = 2 * problem.alpha[k] / (scale * h.sum()) if a else 0.0
+        small_ridge = 2 * problem.alpha[k] < OPTIONS.feature_ridge * scale * h.sum()
         sums = np.append(surplus @ gram.take(active), surplus.sum()) if anchored[k] else np.zeros(M + 1)
         if before is not None and before.factored_at == 1 / width[k] and len(changed) <= OPTIONS.max_rank * M:
             return before.corrected(gram.take(changed), share / width[k], sums)
         # Multiplications of the row side, and of the feature side, which loses digits if the ridge is small.
         updated = M * M * (min(a, len(changed)) + M / 3)
-        if a <= M and (a * a * (M + a) < updated or ridge < OPTIONS.feature_ridge):
+        if a <= M and (a * a * (M + a) < updated or small_ridge):
             curvature = Curvature(surplus, rows=gram.take(active), h=h)
         else:
             gram.update(active, 1 if len(found) > 1 else threads)
