@@ -420,6 +420,17 @@ def test_the_last_rows_calibrate_in_order_of_time(folder, tmp_path):
     assert report["calibration_rows"] == round(0.3 * report["rows"])
 
 
+def test_intervals_that_cover_around_each_row(folder, tmp_path):
+    options = "--columns", "size,place", "--conformal", "--conditional", "--calibration-share", "0.7", *QUICK
+    ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
+    assert ran.returncode == 0, ran.stderr
+    model = quernel.load(tmp_path / "m")
+    assert model.interval.conditional == "kernel"
+    assert run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.parquet").returncode == 0
+    found = pq.read_table(tmp_path / "p.parquet").select(["lower", "upper"])
+    np.testing.assert_allclose(np.column_stack(found.columns), model.predict_interval(sales()), rtol=1e-9)
+
+
 TUNE = ("tune", "sales.csv", "--target", "price", "--alphas", "1e-9,1e-5", "--columns", "size,place", *QUICK)
 
 
@@ -578,6 +589,11 @@ BROKEN = {
         ["--checkpoint some.zip is a file, but not a checkpoint of a fit. Choose another"],
     ),
     "coverage of nothing": ((*FIT, "--coverage", "0.9"), ["--coverage", "Add --conformal"]),
+    "conditional of nothing": ((*FIT, "--conditional"), ["--conditional", "Add --conformal"]),
+    "too few rows for a function of them": (
+        (*FIT, "--conformal", "--conditional", "--calibration-share", "0.1"),
+        ["--conditional needs at least 100 calibration rows", "leave --conditional out"],
+    ),
     "coverage wider than the levels": ((*FIT, "--conformal", "--coverage", "0.9"), ["0.05 and 0.95", "0.1 to 0.9"]),
     "coverage above 1": ((*FIT, "--conformal", "--coverage", "90"), ["coverage", "90"]),
     "an interval on one side": (

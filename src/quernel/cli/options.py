@@ -331,6 +331,9 @@ class IntervalOptions:
     calibration_share: float | None = interval_option(
         None, f"Fraction of the rows held out for calibration, {CALIBRATION_SHARE:g} by default."
     )
+    conditional: bool = interval_option(
+        False, "Widen the interval by a smooth function of the columns, so that it covers as much around each row."
+    )
     time_ordered: bool = option(False, "The rows are in time order: hold out the last ones instead of random ones.")
 
     def wrap(
@@ -338,8 +341,13 @@ class IntervalOptions:
     ) -> ConformalQuantileRegressor | None:
         """Return the unfitted estimator wrapped for conformal intervals, None without --conformal."""
         if not self.conformal:
-            for name, given in (("--coverage", self.coverage), ("--calibration-share", self.calibration_share)):
-                if given is not None:
+            given_without = {
+                "--coverage": self.coverage is not None,
+                "--calibration-share": self.calibration_share is not None,
+                "--conditional": self.conditional,
+            }
+            for name, given in given_without.items():
+                if given:
                     raise ValueError(f"{name} applies to conformal intervals. Add --conformal, or leave it out.")
             return None
         low, high = min(levels), max(levels)
@@ -358,6 +366,7 @@ class IntervalOptions:
             coverage,
             calibration_size=CALIBRATION_SHARE if self.calibration_share is None else self.calibration_share,
             time_ordered=self.time_ordered,
+            conditional="kernel" if self.conditional else None,
             random_state=estimator.random_state,
         )
         with cli_error_names():
@@ -437,6 +446,8 @@ PARAMETERS = {
 } | {"max_memory": "--max-memory", "checkpoint": "--checkpoint", "units": "--groups"}
 # What error messages offer, but the command line has not, and parameters that two options set.
 SPECIAL = {
+    r"conditional='kernel'": "--conditional",
+    r"leave conditional as None": "leave --conditional out",
     r", or method='cv\+'": "",
     r", or an object of quernel\.kernels": "",
     r"\bcv=(0?\.\d+)": r"--validation \1",

@@ -248,6 +248,22 @@ def resolve_density_ratio(density_ratio: Any, X: Any) -> Array:
     return ratio
 
 
+def resolve_covariates(covariates: Any, X: Any) -> Array | None:
+    """Return the covariates of each row, finite numbers of shape (n, k); None without any.
+
+    `covariates` is an array, a function of X, or None.
+    """
+    if covariates is None:
+        return None
+    values = np.asarray(covariates(X) if callable(covariates) else covariates, dtype=float)
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2 or len(values) != _num_samples(X) or not np.isfinite(values).all():
+        raise ValueError(
+            f"covariates must be finite numbers, one row for each of {_num_samples(X)} rows; got shape {values.shape}."
+        )
+    return values
+
+
 def _evaluate_per_row(name: str, given: Any, X: Any) -> NDArray[Any]:
     """Return an array with one entry per row of X: the given one, or that of the given function of X."""
     values = np.asarray(given(X) if callable(given) else given)

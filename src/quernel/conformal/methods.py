@@ -220,6 +220,14 @@ def conformal_quantile(score: Array, weight: Array, own: Array, level: float) ->
     return np.append(score[order], np.inf)[ranks]
 
 
+def uncross(low: Array, high: Array) -> Array:
+    """Intervals (m, 2) of these bounds; those that have crossed become their midpoints."""
+    crossed = low > high
+    # Infinite bounds never cross; they are masked here because -inf + inf would warn.
+    midpoint = (np.where(crossed, low, 0) + np.where(crossed, high, 0)) / 2
+    return np.column_stack([np.where(crossed, midpoint, low), np.where(crossed, midpoint, high)])
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """Conformity scores of n calibration rows.
@@ -299,10 +307,7 @@ class Scores:
         # The lower bound is the upper bound of the mirrored problem, -y.
         low = -self._calibrated_bound(-low, unit, self.below, own, level)
         high = self._calibrated_bound(high, unit, self.above, own, level)
-        crossed = low > high
-        # Infinite bounds never cross; they are masked here because -inf + inf would warn.
-        midpoint = (np.where(crossed, low, 0) + np.where(crossed, high, 0)) / 2
-        return np.column_stack([np.where(crossed, midpoint, low), np.where(crossed, midpoint, high)])
+        return uncross(low, high)
 
     def _calibrated_bound(self, bound: Array, unit: Array | None, score: Array, own: Array, level: float) -> Array:
         """Return the conformal quantile over i of  bound[k, j] + unit[k, j] score_i,  k = model_i, for each new row j.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import get_tags
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
 from quernel._validation import check_choice, check_share
 from quernel.conformal.adapters import (
@@ -21,10 +22,12 @@ from quernel.conformal.adapters import (
     is_frozen,
     point_prediction,
     read_rows,
+    resolve_covariates,
     resolve_density_ratio,
     resolve_groups,
     unwrap_frozen,
 )
+from quernel.conformal.conditional import KernelCalibration, UnpenalisedColumns
 from quernel.conformal.methods import (
     METHODS,
     ConformalMethod,
@@ -34,6 +37,7 @@ from quernel.conformal.methods import (
     interval_width,
     min_calibration_rows,
     score_level,
+    uncross,
     use_all_rows,
 )
 from quernel.estimators import KernelQuantileRegressor
@@ -56,6 +60,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     widened, or may be narrowed. If calibration rows and new rows are exchangeable, a new target lies inside its
     interval with probability `coverage` or more, for any sample size and however bad the model is; a bad model gets
     wide intervals. This coverage is marginal: an average over new rows or, with `groups`, over those of each group.
+    With ``conditional="kernel"`` it also holds, up to smoothing, around each x.
 
     Parameters
     ----------
@@ -83,6 +88,13 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     cv : int, scikit-learn splitter or iterable, default=5
         Folds for "cv+". An integer is a shuffled KFold. Splitters are given all rows, also those of weight 0, and the
         `groups` of `fit`; (train, test) pairs of index arrays are positions among all rows.
+    conditional : {"kernel"} or None, default=None
+        "kernel" widens intervals by more where targets miss them by more: the cutoff of the conformity scores is a
+        smooth function of x, a kernel quantile fit to the calibration rows and the new row (Gibbs, Cherian and Candes
+        2023). A quarter of the calibration rows, at most 2,000, choose its kernel and penalty. For "split", "prefit".
+    randomize : bool, default=False
+        With `conditional`, whether the threshold of each new row is drawn at random, so that the coverage is exact.
+        Otherwise it is a little above, by about the degrees of freedom of the cutoff over the calibration rows.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the choice of calibration rows or folds, and of the random features of the default estimator. Pass an
         int for reproducible results.
@@ -111,6 +123,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     R. J. Tibshirani, R. F. Barber, E. Candes, A. Ramdas (2019). Conformal prediction under covariate shift. NeurIPS 32.
 
+    I. Gibbs, J. J. Cherian, E. Candes (2023). Conformal prediction with conditional guarantees. arXiv:2305.12616.
+
     R. F. Barber, E. Candes, A. Ramdas, R. J. Tibshirani (2021). Predictive inference with the jackknife+. Annals of
     Statistics 49(1), 486-507.
 
@@ -137,6 +151,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         calibration_size: str | float = "auto",
         time_ordered: bool = False,
         cv: Any = 5,
+        conditional: str | None = None,
+        randomize: bool = False,
         random_state: Any = None,
     ) -> None:
         self.estimator = estimator
@@ -146,6 +162,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         self.calibration_size = calibration_size
         self.time_ordered = time_ordered
         self.cv = cv
+        self.conditional = conditional
+        self.randomize = randomize
         self.random_state = random_state
 
     def fit(
@@ -156,6 +174,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         *,
         groups: Any = None,
         density_ratio: Any = None,
+        covariates: Any = None,
         units: ArrayLike | None = None,
         checkpoint: Any = None,
     ) -> Self:
@@ -177,6 +196,9 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         density_ratio : array-like of shape (n,), function of X, or None
             p_new(x) / p_train(x) up to a constant factor, where p_new is the density of the rows to predict and p_train
             that of the rows given here: weights of the calibration rows under covariate shift.
+        covariates : array-like of shape (n, k), function of X, or None
+            With `conditional`, numbers whose linear functions are in the cutoff without a penalty, as indicators of
+            `groups` are: over new rows reweighted by them the coverage holds, too.
         units : array-like of shape (n,) or None
             Labels of repeated units, such as patients, shops or machines. A unit trains or calibrates, never both, and
             an estimator whose `fit` has `groups` keeps its rows together as well, so that the interval is one for new
@@ -199,6 +221,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         if units is not None:
             rows = self._with_units(rows, units, method)
         labels, ratio = rows.row_metadata(groups, density_ratio)
+        extra = self._check_conditional(rows, density_ratio, covariates)
         splits = method.split(self._split_request(rows, labels))
         # Too few calibration rows are an error before anything is fitted.
         calibrating = np.flatnonzero(rows.positive)[np.concatenate([test for _, test in splits])]
@@ -221,8 +244,37 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         fold = np.repeat(np.arange(len(splits)), [len(test) for _, test in splits])
         weight = ratio[calibrating]
         scores = Scores.from_predictions(bounds, targets, fold, weight, symmetric=self.symmetric, scale=method.scale)
+        conditional = None
+        if self.conditional is not None:
+            columns = UnpenalisedColumns(len(rows.positive), labels, None if labels is None else known, extra)
+            conditional, kept = self._learn_conditional(rows, calibrating, scores, columns.take(calibrating))
+            positions, scores = {None: np.arange(len(kept))}, scores.take(kept)
         calibration = {label: scores.take(index) for label, index in positions.items()}
-        return self._store(models, calibration, _remember_argument(groups), _remember_argument(density_ratio))
+        given = tuple(map(_remember_argument, (groups, density_ratio, covariates)))
+        return self._store(models, calibration, given, conditional)
+
+    def _check_conditional(
+        self, rows: InMemoryRows | OutOfCoreRows, density_ratio: Any, covariates: Any
+    ) -> Array | None:
+        """Return the covariates of all rows; raise if cutoffs cannot depend on x, or covariates have no use."""
+        if self.conditional is None:
+            if covariates is not None:
+                raise ValueError("covariates was given, which is for conditional='kernel'. Set it, or leave them out.")
+            return None
+        if isinstance(rows, OutOfCoreRows) or density_ratio is not None or METHODS[self.method].models == "several":
+            raise ValueError(
+                f"conditional={self.conditional!r} is for rows in memory, method='split' or 'prefit', and no "
+                "density_ratio. Change these, or leave conditional as None."
+            )
+        return resolve_covariates(covariates, rows.X)
+
+    def _learn_conditional(
+        self, rows: InMemoryRows | OutOfCoreRows, calibrating: Index, scores: Scores, columns: UnpenalisedColumns
+    ) -> tuple[KernelCalibration, Index]:
+        """Return the calibration by a kernel, and the positions of the calibration rows that it is made of."""
+        X, level = _safe_indexing(rows.X, calibrating), score_level(self.coverage, self.symmetric)
+        seed = int(as_generator(self.random_state).integers(2**31))
+        return KernelCalibration.learn(X, scores, level, columns, self.randomize, seed)
 
     def _with_units(
         self, rows: InMemoryRows | OutOfCoreRows, units: ArrayLike, method: ConformalMethod
@@ -235,12 +287,18 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             )
         return dataclasses.replace(rows, units=resolve_groups(units, rows.X, "units"))
 
-    def _store(self, models: list[Any], calibration: dict[Any, Scores], groups: Any, ratio: Any) -> Self:
-        """Set all fitted attributes; `groups` and `ratio` are what `_remember_argument` returns."""
+    def _store(
+        self,
+        models: list[Any],
+        calibration: dict[Any, Scores],
+        given: tuple[Any, Any, Any],
+        conditional: KernelCalibration | None,
+    ) -> Self:
+        """Set all fitted attributes; `given` are groups, density ratio and covariates by `_remember_argument`."""
         self.estimators_, self._calibration = models, list(calibration.items())
         self.n_calibration_ = sum(len(scores.weight) for scores in calibration.values())
         self.coverage_, self.symmetric_, self.method_ = self.coverage, self.symmetric, self.method
-        self._groups, self._ratio = groups, ratio
+        (self._groups, self._ratio, self._covariates), self._conditional = given, conditional
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(models[0], name):
                 setattr(self, name, getattr(models[0], name))
@@ -254,6 +312,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         *,
         groups: Any = None,
         density_ratio: Any = None,
+        covariates: Any = None,
         as_frame: bool = False,
     ) -> Any:
         """Predict the calibrated interval of each row.
@@ -265,7 +324,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             None is the coverage of the constructor. Any other one, or several, come from the same calibration, without
             another fit: intervals are wider or narrower in proportion to those that the model predicts for the
             coverage of the constructor. Several are nested.
-        groups, density_ratio : array-like of shape (n,)
+        groups, density_ratio, covariates : array-like of shape (n,), covariates (n, k)
             Those of the new rows, if `fit` was given arrays. Functions given to `fit` are applied to X.
         as_frame : bool, default=False
             Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``; of several
@@ -282,7 +341,12 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         with warning_as_one():
             bounds = np.stack([interval_bounds(model, X, self.coverage_) for model in self.estimators_])
         single = coverage is None or np.ndim(coverage) == 0
-        intervals = np.stack([self._calibrate_bounds(bounds, labels, own, one) for one in wanted], axis=2)
+        if self._conditional is None:
+            calibrated = [self._calibrate_bounds(bounds, labels, own, one) for one in wanted]
+        else:
+            columns = self._columns(self._conditional, X, labels, covariates)
+            calibrated = [self._calibrate_at(self._conditional, bounds[0], X, columns, one) for one in wanted]
+        intervals = np.stack(calibrated, axis=2)
         if not single:
             intervals = _nest_intervals(intervals, wanted)
         if not as_frame:
@@ -324,11 +388,51 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         interval = np.empty((len(own), 2))
         for label in np.unique(labels).tolist():
             if label not in calibration:
-                known = ", ".join(map(repr, calibration))
-                raise ValueError(f"Group {label!r} was not calibrated; known groups are {known}. Fit with rows of it.")
+                raise ValueError(_unknown_group(label, calibration))
             rows = np.flatnonzero(labels == label)
             interval[rows] = calibration[label].interval(bounds[:, rows], own[rows], level, scale)
         return interval
+
+    def _columns(self, conditional: KernelCalibration, X: Any, labels: NDArray[Any] | None, covariates: Any) -> Array:
+        """Return the unpenalised columns of new rows, shape (n, p)."""
+        extra = resolve_covariates(_resolve_argument("covariates", covariates, self._covariates), X)
+        known = conditional.groups or []
+        for label in [] if labels is None else np.unique(labels).tolist():
+            if label not in known:
+                raise ValueError(_unknown_group(label, known))
+        columns = UnpenalisedColumns(_num_samples(X), labels, known, extra).values()
+        if columns.shape[1] != (wanted := conditional.columns.shape[1]):
+            raise ValueError(f"covariates has not the columns that it had in fit: {columns.shape[1]} for {wanted}.")
+        return columns
+
+    def _calibrate_at(
+        self, conditional: KernelCalibration, bounds: Array, X: Any, columns: Array, coverage: float
+    ) -> Array:
+        """Return the intervals (n, 2) of rows with these bounds (n, 2), widened by cutoffs that depend on x."""
+        (low, high), scores, scale = bounds.T, self.calibration_[None], METHODS[self.method_].scale
+        if scale is None and coverage != self.coverage_:
+            scale, scores = interval_width, scores.per_width()
+        unit, level = 1.0 if scale is None else scale(low, high), score_level(coverage, self.symmetric_)
+        above, _ = conditional.cutoffs(X, columns, scores.above, level)
+        below = above if self.symmetric_ else conditional.cutoffs(X, columns, scores.below, level)[0]
+        return uncross(low - unit * below, high + unit * above)
+
+    def predict_cutoff(self, X: Any, *, groups: Any = None, covariates: Any = None) -> tuple[Array, Array]:
+        """The cutoff of the conformity scores at each row, and a bound of its error, with ``conditional="kernel"``.
+
+        Returns
+        -------
+        cutoff, error : arrays of shape (n,)
+            The exact cutoff is within `error` of the one that was computed, as the duality gap of its fit proves. By
+            the cutoff the upper bound of the model is raised and, if `symmetric`, the lower one lowered. Infinite where
+            there are too few calibration rows of the row's group.
+        """
+        check_is_fitted(self)
+        if self._conditional is None:
+            raise ValueError("Without conditional='kernel' the cutoff is the same for all rows. Set it and fit again.")
+        labels = resolve_groups(_resolve_argument("groups", groups, self._groups), X)
+        columns = self._columns(self._conditional, X, labels, covariates)
+        return self._conditional.cutoffs(X, columns, self.calibration_[None].above, self._score_level)
 
     @blockwise
     def predict(self, X: Any) -> Array:
@@ -369,7 +473,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         check_share("coverage", self.coverage)
         check_choice("method", self.method, tuple(METHODS))
         _check_calibration_size(self.calibration_size)
-        for name in ("symmetric", "time_ordered"):
+        check_choice("conditional", self.conditional, (None, "kernel"))
+        for name in ("symmetric", "time_ordered", "randomize"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
         method, name = METHODS[self.method], self.method
@@ -444,6 +549,12 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             tags.input_tags = get_tags(inner).input_tags
         tags.regressor_tags.poor_score = True  # the model is trained on a part of the rows
         return tags
+
+
+def _unknown_group(label: Any, known: Iterable[Any]) -> str:
+    """The message for a new row of a group that no calibration row has."""
+    names = ", ".join(map(repr, known))
+    return f"Group {label!r} was not calibrated; known groups are {names}. Fit with rows of it."
 
 
 def _refuse_few_rows(coverage: float, symmetric: bool, label: Any, n_rows: int) -> None:

@@ -46,7 +46,14 @@ FORMAT = 1
 MODULES = (
     *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "multiclass", "splits")),
     *(f"estimators.{name}" for name in ("tabular", "tabular_parts", "forest_weights", "location_scale", "stacking")),
-    *("conformal.regressor", "conformal.methods", "conformal.table_model", "features.random", "features.landmarks"),
+    *(
+        "conformal.regressor",
+        "conformal.methods",
+        "conformal.conditional",
+        "conformal.table_model",
+        "features.random",
+        "features.landmarks",
+    ),
     *(f"kernels.{name}" for name in ("base", "fourier", "arccosine", "spline", "periodic")),
     *("losses.regression", "losses.margins"),
     *("tuning.plan", "tuning.alpha", "tuning.bandwidth", "tuning.n_components"),

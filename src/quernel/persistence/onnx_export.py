@@ -307,6 +307,11 @@ def _sort(curves: Tensor, count: int) -> Tensor:
 
 def check_exportable(model: ConformalQuantileRegressor) -> None:
     """Raise ValueError for calibrated models that ONNX cannot express, or whose inner model is not exported."""
+    if model._conditional is not None:
+        raise ValueError(
+            "Intervals with conditional='kernel' cannot be written as ONNX: each is a fit of its own. Write the model "
+            "inside (model.estimators_[0]), or calibrate without conditional."
+        )
     if model._ratio is not None:
         raise ValueError(
             "Intervals with a density_ratio cannot be written as ONNX: how far they reach depends on the new row's own "
