@@ -99,12 +99,18 @@ def test_the_example_of_rows_beyond_memory_runs(capsys):
 
 
 def test_the_coverage_example_covers_once_it_is_calibrated(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", COVERAGE, re.S)
-    exec(compile(example, "coverage.md", "exec"), {})
+    example, conditional = re.findall(r"```python\n(.*?)```", COVERAGE, re.S)
+    names = {}
+    exec(compile(example, "coverage.md", "exec"), names)
     found = dict(line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines())
     assert list(found) == ["as fitted", "calibrated", "cv+", "calm", "windy"]
     assert float(found.pop("as fitted")) < 0.84
     assert all(0.85 < float(share) < 0.96 for share in found.values())  # one set of rows: the promise is for the mean
+    exec(compile(conditional, "coverage.md", "exec"), names)
+    split, kernel = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert float(split[6]) < 0.8  # at the ends
+    assert float(kernel[6]) > 0.84
+    assert float(kernel[2]) > 0.88
 
 
 def test_the_theory_example_prints_what_the_page_shows(capsys):
