@@ -14,7 +14,7 @@ import quernel
 from quernel.solvers.progress import listening
 from support.command_line import run
 
-# A fit of thousands of Newton steps: many features, and hardly any ridge weight.
+# A fit of many Newton steps: many features, and hardly any ridge weight.
 HARD = ("--quantiles", "0.1,0.5,0.9", "--components", "400", "--bandwidth", "0.3", "--alpha", "1e-10")
 
 

@@ -33,7 +33,7 @@ from quernel.objective.active_gram import ActiveGram
 from quernel.objective.duality_gap import certify, relative, residual_bound
 from quernel.objective.null_model import NullModel, dual_variance, null_model, weak_ridge
 from quernel.solvers.linear_system import NewtonSystem
-from quernel.solvers.progress import stop_requested
+from quernel.solvers.progress import Progress, report, stop_requested
 from quernel.solvers.result import BestIterate, Limits, Result, after
 
 Array = NDArray[np.floating]
@@ -204,6 +204,7 @@ def solve(
     start = start if start is not None else cold_start(problem)
     best = BestIterate(problem, start.null, tol) if best is None else best
     columns, iteration = _initialize(problem, start, tol, polish), 0
+    report(Progress(0, len(columns.index), float(np.max(best.relative_gap, initial=0))))
     for iteration in range(max_iter):
         if len(columns.index) == 0 or stop_requested():
             break
