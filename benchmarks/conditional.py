@@ -1,9 +1,10 @@
 """`python -m benchmarks.conditional FOLDER`: coverage in regions with `conditional="kernel"`, and what it costs.
 
-Boosted quantiles of scikit-learn are calibrated by split conformal and by a kernel, on simulated rows and on two tables
-of the folder. Coverage of new rows is counted in the deciles of each column and in balls around 200 random rows (with
-a tenth of all rows each, in standard deviations). The picture is docs/images/conditional_coverage.png. Times are for
-10,000 calibration and 10,000 new rows, and beside `conditionalconformal` for 1,000, where that is installed.
+Predictions of scikit-learn's gradient boosting, of the mean, become intervals by split conformal and by a kernel, on
+simulated rows and on two tables of the folder. Coverage of new rows is counted in the deciles of each column and in
+balls around 200 random rows (with a tenth of all rows each, in standard deviations). The picture is
+docs/images/conditional_coverage.png. Times are for 10,000 calibration and 10,000 new rows, and beside
+`conditionalconformal` for 1,000, where that is installed.
 """
 
 import json
@@ -25,18 +26,15 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "conditional_coverage.
 KINDS = {"split conformal": {}, "by a kernel": {"conditional": "kernel", "randomize": True}}
 
 
-class BoostedBounds(BaseEstimator):
-    """The bounds of a 90 % interval by gradient boosting."""
+class PointModel(BaseEstimator):
+    """The mean by gradient boosting, as an interval of no width: what users of point models calibrate."""
 
-    def fit(self, X: np.ndarray, y: np.ndarray) -> "BoostedBounds":
-        levels = (0.05, 0.95)
-        self.models_ = [
-            HistGradientBoostingRegressor(loss="quantile", quantile=level, random_state=0).fit(X, y) for level in levels
-        ]
+    def fit(self, X: np.ndarray, y: np.ndarray) -> "PointModel":
+        self.model_ = HistGradientBoostingRegressor(random_state=0).fit(X, y)
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        return np.column_stack([model.predict(X) for model in self.models_])
+        return np.repeat(self.model_.predict(X)[:, None], 2, axis=1)
 
 
 def simulate(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +57,7 @@ def measure(name: str, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -
     """Coverage of both kinds in all regions of one table: half of the rows train, a quarter calibrates."""
     X, order = np.where(np.isnan(X), np.nanmedian(X, axis=0), X), rng.permutation(len(y))[:16_000]
     train, calibrate, new = np.split(order, [len(order) // 2, 3 * len(order) // 4])
-    model, where, result = BoostedBounds().fit(X[train], y[train]), regions(X[new], rng), {"table": name}
+    model, where, result = PointModel().fit(X[train], y[train]), regions(X[new], rng), {"table": name}
     for kind, settings in KINDS.items():
         start = time.perf_counter()
         fitted = ConformalQuantileRegressor(model, COVERAGE, method="prefit", random_state=0, **settings)
@@ -82,7 +80,7 @@ def measure(name: str, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -
 def time_large(rng: np.random.Generator, n: int = 10_000) -> dict:
     """Seconds to calibrate on n rows and to predict n new ones."""
     (X, y), (X_new, _) = simulate(rng, n), simulate(rng, n)
-    model = BoostedBounds().fit(*simulate(rng, 2000))
+    model = PointModel().fit(*simulate(rng, 2000))
     fitted = ConformalQuantileRegressor(model, COVERAGE, method="prefit", conditional="kernel", random_state=0)
     fitted.fit(X[:200], y[:200]).predict_interval(X_new[:2])  # compiles
     start = time.perf_counter()
@@ -111,7 +109,7 @@ def compare(rng: np.random.Generator, n: int = 1000, n_new: int = 3) -> dict | N
     for row in X_new[:n_new]:
         theirs.predict(COVERAGE, row[None], lambda s, _: s, S_min=0.0, S_max=float(2 * score.max()), exact=False)
     other = (time.perf_counter() - start) / n_new
-    model = BoostedBounds().fit(*simulate(rng, 500))
+    model = PointModel().fit(*simulate(rng, 500))
     fitted = ConformalQuantileRegressor(model, COVERAGE, method="prefit", conditional="kernel", random_state=0)
     fitted.fit(X, y).predict_cutoff(X_new[:2])
     start = time.perf_counter()
