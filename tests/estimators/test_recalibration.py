@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV, KernelRegressor
 from quernel.kernels import ArcCosine, Gaussian
@@ -140,3 +141,15 @@ def test_constant_columns_are_learned_around():
     X = np.column_stack([X, np.ones(90)])
     model = KernelQuantileRegressor([0.1, 0.9], random_state=0).fit(X, y)
     assert np.isfinite(model.predict(X)).all()
+
+
+def test_a_fit_that_was_stopped_is_not_recalibrated():
+    """Its duals are not those of the optimum, and there is no time left."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (2000, 2))
+    y = np.sin(X[:, 0]) + rng.standard_normal(2000)
+    settings = {"n_components": 300, "bandwidth": 0.3, "alpha": 1e-10, "random_state": 0}
+    with pytest.warns(ConvergenceWarning, match="time limit"):
+        model = KernelQuantileRegressor([0.1, 0.9], max_seconds=1e-3, **settings).fit(X, y)
+    np.testing.assert_array_equal(model.level_shift_, 0)
+    assert np.any(KernelQuantileRegressor([0.1, 0.9], **settings).fit(X, y).level_shift_ != 0)

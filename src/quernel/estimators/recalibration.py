@@ -35,6 +35,7 @@ from quernel.data import ArrayRows
 from quernel.estimators.solve import Solution
 from quernel.features.sampling import row_hash
 from quernel.losses import Pinball
+from quernel.solvers.result import Status
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -68,6 +69,8 @@ def level_shifts(rows: ArrayRows, centre: float, loss: Pinball, alpha: float, in
     fit : the solution, with dual variables (n, q)
     """
     result, share = fit.result, rows.share()
+    if Status.STOPPED in result.status:  # no time is left, and what is known of single rows holds at the optimum
+        return np.zeros(loss.n_columns)
     if result.dual.shape != (rows.n_rows, loss.n_columns) or not np.all(result.null_objective > 0):
         return np.zeros(loss.n_columns)
     active = loss.strictly_inside(result.dual)
