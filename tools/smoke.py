@@ -80,7 +80,10 @@ def make_row(draw: random.Random, i: int) -> str:
 def main() -> int:
     """Run all checks; the number of what failed."""
     failed = 0
-    names = [name for name in quernel.__all__ if hasattr(getattr(quernel, name), "fit")]
+    # QuantileForecaster takes series, not X and y.
+    names = [
+        name for name in quernel.__all__ if hasattr(getattr(quernel, name), "fit") and name != "QuantileForecaster"
+    ]
     with tempfile.TemporaryDirectory() as folder:
         draw = random.Random(0)
         Path(folder, "data.csv").write_text("\n".join(["a,b,city,day,y", *(make_row(draw, i) for i in range(300))]))
