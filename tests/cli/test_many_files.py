@@ -187,6 +187,7 @@ def test_what_cannot_be_is_said_before_any_work(tmp_path, monkeypatch, options, 
     assert message in ran.stderr
     assert time.perf_counter() - start < 20
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert pytest.importorskip("dask").config.get("scheduler", None) is None  # Dask still computes without a cluster
 
 
 def test_intervals_are_calibrated_on_rows_that_pass_by(passes, tmp_path):

@@ -115,13 +115,14 @@ def connect(address: str) -> Iterator[Client]:
             yield client
         return
     try:
-        client = Client(address, timeout=TIMEOUT)
+        # A client that cannot connect would otherwise stay Dask's default one and break its later computations.
+        client = Client(address, timeout=TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise ConnectionError(
             f"No Dask scheduler answers at {address!r}. Give the address of a running one, such as "
             f"tcp://127.0.0.1:8786, or {LOCAL!r} to start one here."
         ) from error
-    with client:
+    with client, client.as_current():
         yield client
 
 
