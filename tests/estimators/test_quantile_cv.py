@@ -16,7 +16,7 @@ from quernel.estimators.splits import read_splits
 from quernel.kernels import Gaussian
 from quernel.metrics import pinball_loss
 from quernel.tuning import bandwidth, holdout
-from quernel.tuning.grid_search import GridSearchResult
+from quernel.tuning.holdout import GridSearchResult
 from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]

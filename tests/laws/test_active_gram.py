@@ -6,9 +6,8 @@ import pytest
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Pinball
 from quernel.objective import Curvature, Problem
-from quernel.objective.active_gram import ActiveGram
 from quernel.solvers import newton
-from quernel.solvers.linear_system import NewtonSystem
+from quernel.solvers.linear_system import ActiveGram, NewtonSystem
 
 
 def rows_of(n=3000, M=60, weighted=False, seed=0):

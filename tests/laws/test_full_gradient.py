@@ -14,7 +14,7 @@ from quernel.objective import NotFiniteError, Problem
 from quernel.objective.duality_gap import certify, certify_gradient, full_gradient
 from quernel.objective.null_model import null_model
 from quernel.solvers import newton
-from quernel.solvers.screening import driver, smooth_driver
+from quernel.solvers.screening import driver, subsampled_newton
 
 LOSSES = [Squared(), Huber(1.0), Expectile(np.array([0.2, 0.7])), LogCosh(), SquaredHinge(), Logistic()]
 N, M = 40_000, 60
@@ -85,8 +85,10 @@ def test_a_subsampled_hessian_leads_to_the_optimum_in_few_passes(data, loss):
 
 def test_a_sample_that_misleads_costs_work_only(data, monkeypatch):
     honest = driver.solve(problem(data, Logistic()))
-    right = smooth_driver._systems
-    monkeypatch.setattr(smooth_driver, "_systems", lambda sample, at: right(Problem(sample.rows, sample.loss, 0.1), at))
+    right = subsampled_newton._systems
+    monkeypatch.setattr(
+        subsampled_newton, "_systems", lambda sample, at: right(Problem(sample.rows, sample.loss, 0.1), at)
+    )
     misled = driver.solve(problem(data, Logistic()))
     assert misled.converged
     assert misled.sweeps > honest.sweeps
@@ -94,8 +96,8 @@ def test_a_sample_that_misleads_costs_work_only(data, monkeypatch):
 
 
 def test_few_rows_are_no_sample(data):
-    assert smooth_driver.sample_size(problem(data, Squared(), n=100 * M)) is None
-    assert smooth_driver.sample_size(problem(data, Squared())) == N // 8
+    assert subsampled_newton.sample_size(problem(data, Squared(), n=100 * M)) is None
+    assert subsampled_newton.sample_size(problem(data, Squared())) == N // 8
 
 
 def test_rows_that_are_not_finite_are_found(data):
@@ -109,7 +111,7 @@ def test_rows_that_are_not_finite_are_found(data):
 
 def test_what_is_not_reached_by_the_sample_is_reached_without(data, monkeypatch):
     """With one subsampled step only, plain Newton takes over."""
-    options = replace(smooth_driver.OPTIONS, max_gap_ratio=1e-300, rows_per_feature=8)
-    monkeypatch.setattr(smooth_driver, "OPTIONS", options)
+    options = replace(subsampled_newton.SMOOTH, max_gap_ratio=1e-300, rows_per_feature=8)
+    monkeypatch.setattr(subsampled_newton, "SMOOTH", options)
     ours = driver.solve(problem(data, Huber(1.0)))
     assert ours.converged

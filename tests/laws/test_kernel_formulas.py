@@ -7,7 +7,7 @@ from scipy.integrate import quad
 
 from quernel.features import RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Matern, PeriodicSpline, SpectralKernel, Sum
-from quernel.kernels.spline import periodic_sum
+from quernel.kernels.periodic import periodic_sum
 
 ORDERS = [0.5, 0.7, 0.99, 1, 1.001, 1.5, 2, 2.3, 2.5, 3, 3 + 1e-9, 3.02, 4, 5, 5.5, 7.01, 9, 12, 15.7, 19, 19.99, 20]
 T = np.array([1e-5, 0.003, 0.1, 0.25, 0.41, 0.5, 0.77, 0.999])

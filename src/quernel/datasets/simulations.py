@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from quernel.kernels.spline import NEAREST, periodic_sum
+from quernel.kernels.periodic import NEAREST, periodic_sum
 
 
 class Quantile(Protocol):

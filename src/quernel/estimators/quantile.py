@@ -15,10 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_choice, check_share
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
-from quernel.estimators.kernel_gap import compute_kernel_gap, feature_error
 from quernel.estimators.levels import DistributionMixin, QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
-from quernel.estimators.solve import Solution, TimeBudget, evaluate_outputs
+from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, evaluate_outputs, feature_error
 from quernel.estimators.validation import check_levels, check_rows
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.estimators.warnings import warn_if_alpha_is_level

@@ -24,7 +24,7 @@ from quernel.losses import Loss, Pinball
 from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
 from quernel.tuning.cost import as_size
 from quernel.tuning.data_summary import DataSummary
-from quernel.tuning.grid_search import GridSearchResult, search
+from quernel.tuning.holdout import GridSearchResult, search
 from quernel.tuning.plan import KernelChoice, plan_features, random_features
 
 Array = NDArray[np.floating]

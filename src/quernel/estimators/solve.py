@@ -6,39 +6,52 @@ Features are random, landmarks, or the columns themselves; with n_components="ex
 of the kernel matrix, Phi Phi' <= K, of sufficient rank. What its truncation can change in the objective is bounded from
 the dual variables and the residual diagonal (`objective.duality_gap.low_rank_bound`), and this bound is added to the
 duality gap: the gap then holds for all functions of the kernel's RKHS.
+
+What random features cost beside that is found afterwards, by the kernel matrix of the training rows
+(`compute_kernel_gap`); how far they are from the kernel, on a few rows, after every fit (`feature_error`).
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import _safe_indexing
 
 from quernel._threads import parallel_map, single_threaded_blas
-from quernel.data import ArrayRows, InMemoryDesign, blocks, memory_budget
-from quernel.features import PivotedCholesky, PrecomputedFeatures
+from quernel.data import ArrayRows, DaskRows, InMemoryDesign, blocks, memory_budget
+from quernel.estimators.inputs import load_if_fits, source_of
+from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
+from quernel.estimators.warnings import print_progress
+from quernel.features import LandmarkPredictor, PivotedCholesky, PrecomputedFeatures
 from quernel.features.landmarks import CHOLESKY
-from quernel.kernels import Kernel, ShiftInvariantKernel
-from quernel.losses import Loss
+from quernel.kernels import Kernel, Linear, ShiftInvariantKernel
+from quernel.losses import Loss, Pinball
 from quernel.objective import Problem
 from quernel.objective.centring import Centring
 from quernel.objective.duality_gap import low_rank_bound, relative
 from quernel.solvers import Result, Solver, Status
-from quernel.solvers.progress import Stop, stopping
+from quernel.solvers.progress import Stop, listening, stopping
 from quernel.solvers.result import InitialPoint, after, recertify
+from quernel.theory.kernel_gap import KernelGap, kernel_gap
+from quernel.tuning.alpha import has_gram
 from quernel.tuning.data_summary import FAR, DataSummary
 from quernel.tuning.plan import FeatureMap
+
+if TYPE_CHECKING:
+    from quernel.estimators.quantile import KernelQuantileRegressor
+
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """Constants of n_components="exact", and of the coordinates in which problems are solved."""
+    """Constants of n_components="exact", of the coordinates in which problems are solved, and of checks."""
 
     largest_tol: float = 1e-10  # of the first Cholesky factor: it assumes dual variables of size 1
     max_trials: int = 5  # factors at most; it is rarely refined twice
@@ -47,6 +60,10 @@ class SolveOptions:
     polished_size: int = 100_000
     # Rows on which predictions are compared with what was fitted: more of them cost time.
     compared_rows: int = 24
+    # Rows on whose pairs features are compared with the kernel.
+    kernel_rows: int = 50
+    # Relative difference of the objective above which the data of `kernel_gap` are not the training data.
+    same_objective: float = 1e-5
     # Rows from which the coordinates of ready-made features are chosen, and of those that take time to compute.
     centring_rows: int = 256
     scaling_rows: int = 32
@@ -298,3 +315,85 @@ def evaluate_outputs(feature_map: Any, coef: Array, intercept: Array, n_componen
     with single_threaded_blas(len(X), n_components) as threads:
         parallel_map(fill, blocks(len(X), n_components), threads)
     return outputs
+
+
+def feature_error(kernel: Kernel, feature_map: Any, X: Array) -> float:
+    """Root mean square of phi(x)'phi(z) - k(x, z) over pairs of some of the rows; NaN if k cannot be evaluated."""
+    if isinstance(kernel, Linear):
+        return 0.0
+    if not has_gram(kernel):
+        return float("nan")
+    some = np.asarray(X[:: -(-len(X) // OPTIONS.kernel_rows)], dtype=float)
+    Phi = feature_map.transform(some)
+    try:
+        gram = kernel.gram(some, some)
+    except NotImplementedError:  # a kernel of the user's that has random features only
+        return float("nan")
+    difference = (Phi @ Phi.T - gram)[np.triu_indices(len(some), 1)]
+    return float(np.sqrt(np.mean(difference**2))) if len(difference) else 0.0
+
+
+def compute_kernel_gap(
+    model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any, *, similarity_only: bool
+) -> KernelGap:
+    """Check by the objective that these are the training data, and compute the bounds (`theory.kernel_gap`)."""
+    if isinstance(model.kernel_, Linear):
+        raise ValueError("The linear kernel has its own features, which cost nothing: kernel_gap is for other kernels.")
+    model.kernel_.check_diagonal()
+    rows = _training_rows(model, X, y, sample_weight)
+    features = model.feature_map_
+    if isinstance(features, LandmarkPredictor):  # a loaded model: its coefficients refer to k(x, landmarks)
+        features = features.to_nystroem()
+    objective = _objective(model, rows)
+    if not np.allclose(objective, model.objective_, rtol=OPTIONS.same_objective, atol=0):
+        raise ValueError(
+            f"kernel_gap needs the rows, targets and weights that the model was fitted to: on these {rows.n_rows:,} "
+            f"rows its objective is {objective.tolist()}, at the end of its fit it was {model.objective_.tolist()}."
+        )
+    with listening(print_progress) if model.verbose else nullcontext():
+        return kernel_gap(
+            rows,
+            model.kernel_,
+            features,
+            model.quantiles_,
+            model.alpha_,
+            objective,
+            fit_intercept=model.fit_intercept,
+            tol=model.tol,
+            max_iter=model.max_iter,
+            max_memory=model.max_memory,
+            similarity_only=similarity_only,
+        )
+
+
+def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any) -> ArrayRows:
+    """Validate the data as `fit` does, in memory and without rows of weight 0, but leave the model unchanged."""
+    given = source_of(X, y, sample_weight)
+    if given is not None:
+        source = load_if_fits(given, model.max_memory)
+        if not isinstance(source, ArrayRows):
+            where = "stay where Dask has them" if isinstance(source, DaskRows) else "exceed max_memory"
+            raise ValueError(
+                f"kernel_gap compares every row with every other, in memory, but these {source.n_rows:,} rows {where}. "
+                "Give rows that fit in memory, or fit a model to a sample of them and ask that."
+            )
+        X, y, sample_weight = source.X, source.y, source.weight
+    y = check_target(y)
+    check_lengths(X, y)
+    weight = None if sample_weight is None else check_weight(sample_weight, len(y))
+    if weight is not None and not weight.all():
+        counts = np.flatnonzero(weight)
+        X, y, weight = _safe_indexing(X, counts), y[counts], weight[counts]
+    return ArrayRows(check_rows(model, X, training=True), y, weight)
+
+
+def _objective(model: KernelQuantileRegressor, rows: ArrayRows) -> Array:
+    """Objective F = mean pinball loss + alpha u'u of the model on these rows, shape (q,)."""
+    coef, features = model.coef_, model.feature_map_
+    curves = model._predict_unsnapped(rows.X)
+    if isinstance(features, LandmarkPredictor):
+        squared_norm = np.einsum("iq,ij,jq->q", coef, features.transform(features.landmarks_), coef)
+    else:
+        squared_norm = np.einsum("iq,iq->q", coef, coef)
+    mean_loss = rows.share() @ Pinball(model.quantiles_).value(rows.y[:, None] - curves)
+    return mean_loss + model.alpha_ * squared_norm

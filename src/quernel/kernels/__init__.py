@@ -4,11 +4,9 @@ Estimators accept a kernel by its name in `KERNELS`, or as an object with parame
 ``Matern(2.0, nu=2.5)``. Objects can be added and multiplied by positive numbers: ``Gaussian(1.0) + 0.5 * Matern(3.0)``.
 """
 
-from quernel.kernels.arccosine import ArcCosine, Linear
-from quernel.kernels.base import KERNELS, Kernel, RandomFeatureKernel, Sum, resolve
+from quernel.kernels.base import KERNELS, ArcCosine, Kernel, Linear, RandomFeatureKernel, Sum, resolve
 from quernel.kernels.fourier import Cauchy, Gaussian, Laplacian, Matern, ShiftInvariantKernel, SpectralKernel
-from quernel.kernels.periodic import Periodic
-from quernel.kernels.spline import PeriodicSpline
+from quernel.kernels.periodic import Periodic, PeriodicSpline
 
 __all__ = [
     "KERNELS",

@@ -54,7 +54,7 @@ MODULES = (
         "features.random",
         "features.landmarks",
     ),
-    *(f"kernels.{name}" for name in ("base", "fourier", "arccosine", "spline", "periodic")),
+    *(f"kernels.{name}" for name in ("base", "fourier", "periodic")),
     *("losses.regression", "losses.margins"),
     *("tuning.plan", "tuning.alpha", "tuning.bandwidth", "tuning.n_components"),
     *("tables.columns", "tables.encoder", "metrics"),

@@ -19,7 +19,7 @@ most of them, and a KKT check on all makes the answer exact. Stages:
    that the next round tightens.
 
 The final stage reads the features of each row twice, once to screen and once to check, so they need not be stored.
-Losses that are curved where most rows lie cannot be screened; `smooth_driver` handles them.
+Losses that are curved where most rows lie cannot be screened; `subsampled_newton` has what is left to save.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ from quernel.objective.null_model import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Callback, InitialPoint, Limits, Result, certify_point
-from quernel.solvers.ridge_start import ridge_start
 from quernel.solvers.screening import rounds, subsampled_newton
 from quernel.solvers.screening.rounds import RoundCallback, RoundStart, central_duals, solve_in_rounds
-from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis
-from quernel.solvers.screening.smooth_driver import SmoothStart, solve_smooth
-from quernel.solvers.screening.subsampled_newton import NewtonSteps, SubsampledNewton, has_enough_rows
+from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis, ridge_start
+from quernel.solvers.screening.subsampled_newton import (
+    NewtonSteps,
+    SmoothStart,
+    SubsampledNewton,
+    has_enough_rows,
+    solve_smooth,
+)
 
 Array = NDArray[np.floating]
 # Work done: iterations per column (q,), feature entries read, rows summed into Hessians.
