@@ -270,3 +270,24 @@ def _evaluate_per_row(name: str, given: Any, X: Any) -> NDArray[Any]:
     if values.ndim != 1 or len(values) != _num_samples(X):
         raise ValueError(f"{name} must have one entry for each of {_num_samples(X)} rows; got shape {values.shape}.")
     return values
+
+
+def remember_argument(given: Any) -> Any:
+    """What to store of `groups` or `density_ratio`: None, the function, or True for an array.
+
+    New rows need the function itself; of an array only the fact that one must be given for them, too.
+    """
+    return given if given is None or callable(given) else True
+
+
+def resolve_argument(name: str, given: Any, fitted: Any) -> Any:
+    """Return what `predict_interval` was given or, failing that, the function that `fit` was given.
+
+    `fitted` is what `remember_argument` stored. Raise if this call was given the argument and `fit` was not, or
+    if `fit` was given an array and this call nothing.
+    """
+    if fitted is None and given is not None:
+        raise ValueError(f"{name} was not given to fit, so nothing was calibrated by it. Leave it out, or fit with it.")
+    if given is None and fitted is not None and not callable(fitted):
+        raise ValueError(f"fit was given {name} of its rows: give those of the new rows, too ({name}=...).")
+    return fitted if given is None else given

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
 
-from quernel.conformal.methods import Index, Scores
+from quernel.conformal.methods import Index, Scale, Scores, uncross, unknown_group
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.estimators.validation import check_rows
@@ -107,6 +108,27 @@ class KernelCalibration:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_fits": {}}
+
+    def unpenalised(self, X: Any, labels: NDArray[Any] | None, covariates: Array | None) -> Array:
+        """The unpenalised columns (m, p) of new rows with these groups and covariates."""
+        known = self.groups or []
+        for label in [] if labels is None else np.unique(labels).tolist():
+            if label not in known:
+                raise ValueError(unknown_group(label, known))
+        columns = UnpenalisedColumns(_num_samples(X), labels, known, covariates).values()
+        if columns.shape[1] != (wanted := self.columns.shape[1]):
+            raise ValueError(f"covariates has not the columns that it had in fit: {columns.shape[1]} for {wanted}.")
+        return columns
+
+    def intervals(
+        self, X: Any, columns: Array, bounds: Array, scores: Scores, level: float, symmetric: bool, scale: Scale | None
+    ) -> Array:
+        """The intervals (m, 2) of new rows with these bounds (m, 2), widened by cutoffs that depend on x."""
+        low, high = bounds.T
+        unit = 1.0 if scale is None else scale(low, high)
+        above, _ = self.cutoffs(X, columns, scores.above, level)
+        below = above if symmetric else self.cutoffs(X, columns, scores.below, level)[0]
+        return uncross(low - unit * below, high + unit * above)
 
     def cutoffs(self, X: Any, columns: Array, score: Array, level: float) -> tuple[Array, Array]:
         """The largest score (m,) with which each new row conforms, and bounds (m,) of their errors.

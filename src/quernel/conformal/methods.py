@@ -20,9 +20,9 @@ Two extensions are in here:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -332,3 +332,41 @@ class Scores:
         ranks = np.sum(cumulative < goal[:, None], axis=1)
         index = np.take_along_axis(order, np.minimum(ranks, values.shape[1] - 1)[:, None], axis=1)
         return np.where(ranks < values.shape[1], np.take_along_axis(values, index, axis=1)[:, 0], np.inf)
+
+
+def nest_intervals(intervals: Array, coverages: list[float]) -> Array:
+    """Widen intervals (n, 2, k) where one of a smaller coverage reaches beyond them."""
+    nested, order = intervals.copy(), np.argsort(coverages, kind="stable")
+    nested[:, 0, order] = np.minimum.accumulate(intervals[:, 0, order], axis=1)
+    nested[:, 1, order] = np.maximum.accumulate(intervals[:, 1, order], axis=1)
+    return nested
+
+
+def refuse_few_rows(coverage: float, symmetric: bool, label: Any, n_rows: int) -> None:
+    """Raise if so many calibration rows, of a group unless its label is None, are too few for the coverage."""
+    needed = min_calibration_rows(score_level(coverage, symmetric))
+    if n_rows < needed:
+        where = "" if label is None else f" of group {label!r}"
+        each = "" if symmetric else " with each bound calibrated separately"
+        raise ValueError(
+            f"A coverage of {coverage:g}{each} needs at least {needed} calibration rows{where}; there are "
+            f"{n_rows}. Give more rows, calibrate with more of them (calibration_size, or method='cv+'), "
+            "or ask for less coverage."
+        )
+
+
+def check_calibration_size(size: Any) -> None:
+    """Raise unless `calibration_size` is "auto", a share of the rows in (0, 1), or a positive number of them."""
+    is_auto = isinstance(size, str) and size == "auto"
+    is_count = isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
+    is_share = isinstance(size, Real) and not isinstance(size, Integral) and 0 < float(size) < 1
+    if not (is_auto or is_count or is_share):
+        raise ValueError(
+            f"calibration_size must be a share between 0 and 1 or a positive number of rows, or 'auto'; got {size!r}."
+        )
+
+
+def unknown_group(label: Any, known: Iterable[Any]) -> str:
+    """The message for a new row of a group that no calibration row has."""
+    names = ", ".join(map(repr, known))
+    return f"Group {label!r} was not calibrated; known groups are {names}. Fit with rows of it."

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
-from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from quernel._validation import check_choice, check_share
 from quernel.conformal.adapters import (
@@ -22,6 +20,8 @@ from quernel.conformal.adapters import (
     is_frozen,
     point_prediction,
     read_rows,
+    remember_argument,
+    resolve_argument,
     resolve_covariates,
     resolve_density_ratio,
     resolve_groups,
@@ -32,12 +32,16 @@ from quernel.conformal.methods import (
     METHODS,
     ConformalMethod,
     Index,
+    Scale,
     Scores,
     SplitRequest,
+    check_calibration_size,
     interval_width,
     min_calibration_rows,
+    nest_intervals,
+    refuse_few_rows,
     score_level,
-    uncross,
+    unknown_group,
     use_all_rows,
 )
 from quernel.estimators import KernelQuantileRegressor
@@ -250,7 +254,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             conditional, kept = self._learn_conditional(rows, calibrating, scores, columns.take(calibrating))
             positions, scores = {None: np.arange(len(kept))}, scores.take(kept)
         calibration = {label: scores.take(index) for label, index in positions.items()}
-        given = tuple(map(_remember_argument, (groups, density_ratio, covariates)))
+        given = tuple(map(remember_argument, (groups, density_ratio, covariates)))
         return self._store(models, calibration, given, conditional)
 
     def _check_conditional(
@@ -294,7 +298,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         given: tuple[Any, Any, Any],
         conditional: KernelCalibration | None,
     ) -> Self:
-        """Set all fitted attributes; `given` are groups, density ratio and covariates by `_remember_argument`."""
+        """Set all fitted attributes; `given` are groups, density ratio and covariates by `remember_argument`."""
         self.estimators_, self._calibration = models, list(calibration.items())
         self.n_calibration_ = sum(len(scores.weight) for scores in calibration.values())
         self.coverage_, self.symmetric_, self.method_ = self.coverage, self.symmetric, self.method
@@ -336,8 +340,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         wanted = self._check_coverages(coverage)
-        labels = resolve_groups(_resolve_argument("groups", groups, self._groups), X)
-        own = resolve_density_ratio(_resolve_argument("density_ratio", density_ratio, self._ratio), X)
+        labels = resolve_groups(resolve_argument("groups", groups, self._groups), X)
+        own = resolve_density_ratio(resolve_argument("density_ratio", density_ratio, self._ratio), X)
         with warning_as_one():
             bounds = np.stack([interval_bounds(model, X, self.coverage_) for model in self.estimators_])
         single = coverage is None or np.ndim(coverage) == 0
@@ -345,10 +349,10 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             calibrated = [self._calibrate_bounds(bounds, labels, own, one) for one in wanted]
         else:
             columns = self._columns(self._conditional, X, labels, covariates)
-            calibrated = [self._calibrate_at(self._conditional, bounds[0], X, columns, one) for one in wanted]
+            calibrated = [self._calibrate_at(self._conditional, X, bounds[0], columns, one) for one in wanted]
         intervals = np.stack(calibrated, axis=2)
         if not single:
-            intervals = _nest_intervals(intervals, wanted)
+            intervals = nest_intervals(intervals, wanted)
         if not as_frame:
             return intervals[:, :, 0] if single else intervals
         ends = [f"_{one:g}" for one in wanted] if not single else [""]
@@ -367,55 +371,43 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         wanted = [self.coverage_ if np.isclose(one, self.coverage_) else one for one in wanted]
         if max(wanted) > self.coverage_:
             for label, scores in self.calibration_.items():
-                _refuse_few_rows(max(wanted), self.symmetric_, label, len(scores.weight))
+                refuse_few_rows(max(wanted), self.symmetric_, label, len(scores.weight))
         return wanted
 
     def _calibrate_bounds(
         self, bounds: Array, labels: NDArray[Any] | None, own: Array, coverage: float | None = None
     ) -> Array:
         """Return the calibrated intervals, shape (n, 2), of rows with these bounds, group labels and density ratios."""
-        coverage = self.coverage_ if coverage is None else coverage
-        level, scale, calibration = (
-            score_level(coverage, self.symmetric_),
-            METHODS[self.method_].scale,
-            self.calibration_,
-        )
-        if scale is None and coverage != self.coverage_:
-            scale = interval_width
-            calibration = {label: scores.per_width() for label, scores in calibration.items()}
+        level, scale, calibration = self._calibration_at(self.coverage_ if coverage is None else coverage)
         if labels is None:
             return calibration[None].interval(bounds, own, level, scale)
         interval = np.empty((len(own), 2))
         for label in np.unique(labels).tolist():
             if label not in calibration:
-                raise ValueError(_unknown_group(label, calibration))
+                raise ValueError(unknown_group(label, calibration))
             rows = np.flatnonzero(labels == label)
             interval[rows] = calibration[label].interval(bounds[:, rows], own[rows], level, scale)
         return interval
 
-    def _columns(self, conditional: KernelCalibration, X: Any, labels: NDArray[Any] | None, covariates: Any) -> Array:
-        """Return the unpenalised columns of new rows, shape (n, p)."""
-        extra = resolve_covariates(_resolve_argument("covariates", covariates, self._covariates), X)
-        known = conditional.groups or []
-        for label in [] if labels is None else np.unique(labels).tolist():
-            if label not in known:
-                raise ValueError(_unknown_group(label, known))
-        columns = UnpenalisedColumns(_num_samples(X), labels, known, extra).values()
-        if columns.shape[1] != (wanted := conditional.columns.shape[1]):
-            raise ValueError(f"covariates has not the columns that it had in fit: {columns.shape[1]} for {wanted}.")
-        return columns
+    def _calibration_at(self, coverage: float) -> tuple[float, Scale | None, dict[Any, Scores]]:
+        """Return the level of the scores' quantile, their unit, and the scores of each group, for this coverage."""
+        scale, calibration = METHODS[self.method_].scale, self.calibration_
+        if scale is None and coverage != self.coverage_:
+            scale = interval_width
+            calibration = {label: scores.per_width() for label, scores in calibration.items()}
+        return score_level(coverage, self.symmetric_), scale, calibration
 
     def _calibrate_at(
-        self, conditional: KernelCalibration, bounds: Array, X: Any, columns: Array, coverage: float
+        self, conditional: KernelCalibration, X: Any, bounds: Array, columns: Array, coverage: float
     ) -> Array:
-        """Return the intervals (n, 2) of rows with these bounds (n, 2), widened by cutoffs that depend on x."""
-        (low, high), scores, scale = bounds.T, self.calibration_[None], METHODS[self.method_].scale
-        if scale is None and coverage != self.coverage_:
-            scale, scores = interval_width, scores.per_width()
-        unit, level = 1.0 if scale is None else scale(low, high), score_level(coverage, self.symmetric_)
-        above, _ = conditional.cutoffs(X, columns, scores.above, level)
-        below = above if self.symmetric_ else conditional.cutoffs(X, columns, scores.below, level)[0]
-        return uncross(low - unit * below, high + unit * above)
+        """Return the intervals (n, 2) of rows with these bounds (n, 2), with cutoffs that depend on x."""
+        level, scale, calibration = self._calibration_at(coverage)
+        return conditional.intervals(X, columns, bounds, calibration[None], level, self.symmetric_, scale)
+
+    def _columns(self, conditional: KernelCalibration, X: Any, labels: NDArray[Any] | None, covariates: Any) -> Array:
+        """Return the unpenalised columns of new rows, shape (n, p)."""
+        extra = resolve_covariates(resolve_argument("covariates", covariates, self._covariates), X)
+        return conditional.unpenalised(X, labels, extra)
 
     def predict_cutoff(self, X: Any, *, groups: Any = None, covariates: Any = None) -> tuple[Array, Array]:
         """The cutoff of the conformity scores at each row, and a bound of its error, with ``conditional="kernel"``.
@@ -430,7 +422,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if self._conditional is None:
             raise ValueError("Without conditional='kernel' the cutoff is the same for all rows. Set it and fit again.")
-        labels = resolve_groups(_resolve_argument("groups", groups, self._groups), X)
+        labels = resolve_groups(resolve_argument("groups", groups, self._groups), X)
         columns = self._columns(self._conditional, X, labels, covariates)
         return self._conditional.cutoffs(X, columns, self.calibration_[None].above, self._score_level)
 
@@ -472,7 +464,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         """
         check_share("coverage", self.coverage)
         check_choice("method", self.method, tuple(METHODS))
-        _check_calibration_size(self.calibration_size)
+        check_calibration_size(self.calibration_size)
         check_choice("conditional", self.conditional, (None, "kernel"))
         for name in ("symmetric", "time_ordered", "randomize"):
             if not isinstance(getattr(self, name), bool | np.bool_):
@@ -535,7 +527,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         `positions` are those of each group among the calibration rows, `ratio` has one entry for each of these.
         """
         for label, index in positions.items():
-            _refuse_few_rows(self.coverage, self.symmetric, label, len(index))
+            refuse_few_rows(self.coverage, self.symmetric, label, len(index))
             if not ratio[index].any():
                 where = "" if label is None else f" of group {label!r}"
                 raise ValueError(
@@ -549,62 +541,3 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             tags.input_tags = get_tags(inner).input_tags
         tags.regressor_tags.poor_score = True  # the model is trained on a part of the rows
         return tags
-
-
-def _unknown_group(label: Any, known: Iterable[Any]) -> str:
-    """The message for a new row of a group that no calibration row has."""
-    names = ", ".join(map(repr, known))
-    return f"Group {label!r} was not calibrated; known groups are {names}. Fit with rows of it."
-
-
-def _refuse_few_rows(coverage: float, symmetric: bool, label: Any, n_rows: int) -> None:
-    """Raise if so many calibration rows, of a group unless its label is None, are too few for the coverage."""
-    needed = min_calibration_rows(score_level(coverage, symmetric))
-    if n_rows < needed:
-        where = "" if label is None else f" of group {label!r}"
-        each = "" if symmetric else " with each bound calibrated separately"
-        raise ValueError(
-            f"A coverage of {coverage:g}{each} needs at least {needed} calibration rows{where}; there are "
-            f"{n_rows}. Give more rows, calibrate with more of them (calibration_size, or method='cv+'), "
-            "or ask for less coverage."
-        )
-
-
-def _nest_intervals(intervals: Array, coverages: list[float]) -> Array:
-    """Widen intervals (n, 2, k) where one of a smaller coverage reaches beyond them."""
-    nested, order = intervals.copy(), np.argsort(coverages, kind="stable")
-    nested[:, 0, order] = np.minimum.accumulate(intervals[:, 0, order], axis=1)
-    nested[:, 1, order] = np.maximum.accumulate(intervals[:, 1, order], axis=1)
-    return nested
-
-
-def _check_calibration_size(size: Any) -> None:
-    """Raise unless `calibration_size` is "auto", a share of the rows in (0, 1), or a positive number of them."""
-    is_auto = isinstance(size, str) and size == "auto"
-    is_count = isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
-    is_share = isinstance(size, numbers.Real) and not isinstance(size, numbers.Integral) and 0 < float(size) < 1
-    if not (is_auto or is_count or is_share):
-        raise ValueError(
-            f"calibration_size must be a share between 0 and 1 or a positive number of rows, or 'auto'; got {size!r}."
-        )
-
-
-def _remember_argument(given: Any) -> Any:
-    """What to store of `groups` or `density_ratio`: None, the function, or True for an array.
-
-    New rows need the function itself; of an array only the fact that one must be given for them, too.
-    """
-    return given if given is None or callable(given) else True
-
-
-def _resolve_argument(name: str, given: Any, fitted: Any) -> Any:
-    """Return what `predict_interval` was given or, failing that, the function that `fit` was given.
-
-    `fitted` is what `_remember_argument` stored. Raise if this call was given the argument and `fit` was not, or
-    if `fit` was given an array and this call nothing.
-    """
-    if fitted is None and given is not None:
-        raise ValueError(f"{name} was not given to fit, so nothing was calibrated by it. Leave it out, or fit with it.")
-    if given is None and fitted is not None and not callable(fitted):
-        raise ValueError(f"fit was given {name} of its rows: give those of the new rows, too ({name}=...).")
-    return fitted if given is None else given
