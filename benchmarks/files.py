@@ -23,7 +23,7 @@ READ = """
 import json, resource, sys, time
 from pathlib import Path
 from quernel.tables.files import open_table
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare_files
 
 begin, options = time.perf_counter(), ReadOptions("y")

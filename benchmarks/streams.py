@@ -54,7 +54,7 @@ import json, resource, sys, time
 from quernel import KernelQuantileRegressor
 from quernel.solvers.progress import listening
 from quernel.tables.files import open_table
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare_files
 from pathlib import Path
 

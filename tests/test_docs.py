@@ -29,7 +29,7 @@ from quernel.conformal.table_model import TableModel
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.tables.column_stats import OPTIONS
 from quernel.tables.columns import TargetColumn
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.command_line import run
 from support.tables import sales

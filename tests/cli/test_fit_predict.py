@@ -17,8 +17,8 @@ import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.conformal.table_model import TableModel
 from quernel.data import sources
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.files import open_table, read_table
-from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
 from support.command_line import run
 from support.models import plain_regressor

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from quernel.cli.parsing import parse_bytes
+from quernel.cli.console import parse_bytes
 from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
 from quernel.solvers.screening import driver

@@ -11,7 +11,7 @@ import pytest
 
 import quernel
 import quernel.cli
-from quernel.cli.parsing import split_list
+from quernel.cli.console import split_list
 from quernel.data import sources
 from support.command_line import run
 

@@ -13,7 +13,7 @@ from sklearn.frozen import FrozenEstimator
 import quernel
 from quernel import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.models import plain_regressor
 from support.tables import sales

@@ -19,7 +19,7 @@ import quernel
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
 from quernel.conformal.methods import METHODS, ConformalMethod
 from quernel.metrics import coverage
-from quernel.plots.models import predict_interval_with_coverage
+from quernel.plots.inputs import predict_interval_with_coverage
 from support.models import plain_regressor
 
 BASE = plain_regressor(n_components=10, alpha=1e-3, tol=1e-3, random_state=0)

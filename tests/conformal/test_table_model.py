@@ -6,7 +6,7 @@ import pytest
 
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.models import plain_regressor
 from support.tables import LEVELS, sales

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 from quernel.paper import OutputFolder, Table
 from quernel.paper import learning_rate as rates
 from quernel.paper import theorems as errors
-from quernel.paper.measurements import Slope, all_hold, allowed_slope
+from quernel.paper.experiment import Slope, all_hold, allowed_slope
 
 # Minus the printed slopes, and minus those of the theory, -2r/(2r + gamma).
 PRINTED = {(0.2, 0.1): 0.81, (0.4, 0.2): 1.21, (0.5, 0.1): 1.63, (0.8, 0.2): 0.95}

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from quernel.paper import OutputFolder, Table
-from quernel.paper.measurements import Slope
+from quernel.paper.experiment import Slope
 from quernel.paper.theorems import DESIGNS, LIPSCHITZ, estimate_convexity, judge_lipschitz_rate
 from quernel.theory import LocalConvexity
 

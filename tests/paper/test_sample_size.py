@@ -9,8 +9,8 @@ from scipy.stats import norm, qmc
 
 from quernel.paper import Table, paper_numbers
 from quernel.paper import paper_numbers as verdicts
+from quernel.paper.experiment import Summary
 from quernel.paper.holdout_fit import LEVELS
-from quernel.paper.measurements import Summary
 from quernel.paper.output import OutputFolder
 from quernel.paper.paper_numbers import EXACT, RF
 from quernel.paper.sample_size import SAMPLE_SIZE

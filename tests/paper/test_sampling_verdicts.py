@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 
 from quernel.paper import EXPERIMENTS, OutputFolder, Table
 from quernel.paper import leverage_constant as constant
-from quernel.paper.measurements import summarize
+from quernel.paper.experiment import summarize
 from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, judge_flat, present, present_counts, verdicts
 from quernel.paper.simulated import make_trial
 

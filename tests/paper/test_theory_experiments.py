@@ -11,8 +11,8 @@ pytest.importorskip("matplotlib")
 from quernel.data import ArrayRows
 from quernel.losses import Hinge, Logistic, Pinball, Squared
 from quernel.paper import EXPERIMENTS, OutputFolder, Table
+from quernel.paper.experiment import fit_slope
 from quernel.paper.holdout_fit import fit_ridge_path
-from quernel.paper.measurements import fit_slope
 from quernel.paper.motivation import NOISES
 from quernel.paper.simulated import (
     features_of_theorem,

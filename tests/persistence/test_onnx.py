@@ -15,7 +15,7 @@ from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows
 from support.tables import sales, with_times

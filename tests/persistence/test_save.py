@@ -40,7 +40,7 @@ from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum
 from quernel.tables import TableEncoder
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.model_files import add, assert_refused, attributes, node, read_archive, replace, tamper, write_archive
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows

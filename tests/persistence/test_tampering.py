@@ -11,7 +11,7 @@ from quernel import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum, walk_nodes
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.model_files import assert_refused, node, read_archive, replace, tamper, write_archive
 from support.models import LEVELS, conformal_by_group, fitted, plain_regressor, rows

@@ -32,7 +32,7 @@ from quernel.plots import (
     QuantileFanDisplay,
 )
 from quernel.plots.fans import sample_rows
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.models import plain_regressor
 from support.tables import sales

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from quernel.plots.table_access import GRID, date_grid
+from quernel.plots.inputs import GRID, date_grid
 from quernel.report import charts
 from quernel.report.content import compute_fans
 from support.report_page import LEVELS, fitted

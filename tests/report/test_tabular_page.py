@@ -11,7 +11,7 @@ from quernel import TabularQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
 from quernel.report.evaluation import Evaluation, held_out_rows
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.report_page import as_number, made, pinball, read
 from support.tables import sales

@@ -7,7 +7,7 @@ import numpy as np
 
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.models import plain_regressor
 from support.tables import sales

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from quernel.tables import DateColumn, TableError, TextColumn
+from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.frames import as_entries
-from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare
 from support.tables import fit_encoder, sales
 

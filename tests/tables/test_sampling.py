@@ -4,10 +4,9 @@ import numpy as np
 import pyarrow as pa
 from scipy.stats import chisquare
 
-from quernel.tables.encoded_rows import choose_sample_size, sample_rows
+from quernel.tables.encoded_rows import ReadOptions, choose_sample_size, sample_rows
 from quernel.tables.files import find_files
 from quernel.tables.parquet_table import open_parquet
-from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import prepare, prepare_files
 from support.tables import collect_rows, sales, write_files
 

@@ -14,8 +14,7 @@ import typer
 from quernel import __version__
 from quernel._files import exit_on_termination
 from quernel.cli.console import fail
-from quernel.cli.demo import demo
-from quernel.cli.experiments import bench, reproduce
+from quernel.cli.experiments import bench, demo, reproduce
 from quernel.cli.fit import fit
 from quernel.cli.forecast import forecast
 from quernel.cli.plan import plan

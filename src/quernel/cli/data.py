@@ -18,7 +18,7 @@ from quernel.estimators.warm_start import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions
-from quernel.tables.encoded_rows import EncodedRows, connect, dask_rows
+from quernel.tables.encoded_rows import EncodedRows, ReadOptions, connect, dask_rows
 from quernel.tables.files import (
     CSV,
     PARQUET,
@@ -30,7 +30,6 @@ from quernel.tables.files import (
     open_table,
 )
 from quernel.tables.parquet_table import ColumnFilter, ParquetTable, any_column
-from quernel.tables.read_options import ReadOptions
 from quernel.tables.training_data import AnyTrainingData, TrainingData, prepare_files
 
 # Fewer rows with a target are an error.

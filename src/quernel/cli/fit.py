@@ -17,7 +17,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, errors, fitting, note
+from quernel.cli.console import console, errors, fitting, note, parse_bytes
 from quernel.cli.data import (
     READ_MODES,
     Source,
@@ -39,7 +39,6 @@ from quernel.cli.options import (
     flag,
     translate_parameters,
 )
-from quernel.cli.parsing import parse_bytes
 from quernel.cli.report import (
     check_report_path,
     print_evaluation,

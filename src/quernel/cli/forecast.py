@@ -14,10 +14,9 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel._files import write_text_atomically
-from quernel.cli.console import console, working
+from quernel.cli.console import LEVELS, console, parse_levels, working
 from quernel.cli.data import Source, check_new_files, check_outputs
 from quernel.cli.options import DATA, QUERY, flag
-from quernel.cli.parsing import LEVELS, parse_levels
 from quernel.cli.report import check_report_path
 from quernel.estimators.inputs import level_names
 from quernel.forecasting import Backtest, QuantileForecaster

@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from sklearn.model_selection import TimeSeriesSplit
 
-from quernel.cli.parsing import (
+from quernel.cli.console import (
     LEVELS,
     check_one_of,
     parse_bandwidth,
@@ -34,7 +34,7 @@ from quernel.estimators.splits import LastRows
 from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.solvers import SOLVERS
-from quernel.tables.read_options import ReadOptions
+from quernel.tables.encoded_rows import ReadOptions
 
 DATA = (
     "CSV (also .gz, .bz2, .zst), Parquet or Arrow file, database of DuckDB or SQLite; a quoted pattern such as "

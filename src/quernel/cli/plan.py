@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, note, working
+from quernel.cli.console import console, note, parse_bytes, working
 from quernel.cli.data import Source, check_new_files, load_training_data, print_training
 from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, option
-from quernel.cli.parsing import parse_bytes
 from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.tables.encoded_rows import choose_sample_size, needed_columns, sample_rows
-from quernel.tables.read_options import read_numbers
+from quernel.tables.encoded_rows import choose_sample_size, needed_columns, read_numbers, sample_rows
 from quernel.tables.training_data import AnyTrainingData, TrainingData
 from quernel.theory import Exponent, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend

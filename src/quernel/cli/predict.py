@@ -23,20 +23,19 @@ from rich.markup import escape
 
 from quernel._files import write_atomically
 from quernel._validation import check_share
-from quernel.cli.console import console, counting, note
+from quernel.cli.console import console, counting, note, parse_levels, parse_numbers, split_list
 from quernel.cli.data import Source, check_new_files, check_outputs
 from quernel.cli.options import DATA, QUERY, flag
-from quernel.cli.parsing import parse_levels, parse_numbers, split_list
 from quernel.conformal.table_model import TableModel, UnseenCategories
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.persistence import load
 from quernel.report.formatting import format_count
 from quernel.tables import TableEncoder, TableError
 from quernel.tables.csv_files import CsvOptions, model_csv_options
+from quernel.tables.encoded_rows import has_infinite
 from quernel.tables.files import ARROW, CSV, DATABASE, NOT_STORED, split_extension
 from quernel.tables.frames import suggest_name
 from quernel.tables.parquet_table import ParquetTable
-from quernel.tables.read_options import has_infinite
 
 TableWriter: TypeAlias = csv.CSVWriter | pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
 

@@ -14,23 +14,29 @@ from numpy.typing import NDArray
 from rich.markup import escape
 
 from quernel._files import write_text_atomically
-from quernel.cli.console import console, fitting, note, working
+from quernel.cli.console import console, fitting, note, parse_bytes, working
 from quernel.cli.data import MIN_ROWS, Source, check_new_files, check_outputs
 from quernel.cli.options import MAX_MEMORY, QUERY, flag
-from quernel.cli.parsing import parse_bytes
 from quernel.cli.predict import load_table_model
 from quernel.conformal.table_model import TableModel, describe_unseen
 from quernel.data import memory_budget
 from quernel.estimators import KernelQuantileRegressor
-from quernel.plots.table_access import replace_missing_markers
+from quernel.plots.inputs import replace_missing_markers
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed, report_page
 from quernel.report.evaluation import check_target
 from quernel.report.formatting import format_count, format_number
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions, model_csv_options
-from quernel.tables.encoded_rows import RowSample, choose_sample_size, needed_columns, sample_rows
+from quernel.tables.encoded_rows import (
+    RowSample,
+    choose_sample_size,
+    has_infinite,
+    is_numeric,
+    needed_columns,
+    read_numbers,
+    sample_rows,
+)
 from quernel.tables.frames import suggest_name
-from quernel.tables.read_options import has_infinite, is_numeric, read_numbers
 from quernel.tables.training_data import AnyTrainingData, TrainingData
 from quernel.theory import KernelGap
 

@@ -11,19 +11,18 @@ import numpy as np
 import typer
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, errors, note
+from quernel.cli.console import console, errors, note, parse_bandwidth, split_list
 from quernel.cli.data import Source, check_new_files, check_outputs, load_training_data
 from quernel.cli.fit import fit_with_progress, print_model, summarize_model
 from quernel.cli.options import DATA, FOLDS, TARGET, SearchOptions, TrainingOptions, expand_options, flag
-from quernel.cli.parsing import parse_bandwidth, split_list
 from quernel.conformal.table_model import TableModel
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
 from quernel.forecasting import time_splits
 from quernel.forecasting.series import to_seconds
 from quernel.persistence import save
 from quernel.report.formatting import format_count
+from quernel.tables.encoded_rows import ReadOptions, read_numbers
 from quernel.tables.frames import TableError, suggest_name
-from quernel.tables.read_options import ReadOptions, read_numbers
 from quernel.tables.training_data import AnyTrainingData
 
 

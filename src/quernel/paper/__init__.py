@@ -11,10 +11,9 @@ What experiments share: `holdout_fit` is the paper's tuning, `simulated` its sim
 `paper_numbers` what it prints, `figures` the parts of a figure.
 """
 
-from quernel.paper.experiment import Experiment, Size, Task, repetitions
+from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions
 from quernel.paper.learning_rate import LEARNING_RATE
 from quernel.paper.leverage_constant import LEVERAGE_CONSTANT
-from quernel.paper.measurements import Row, Summary, Table
 from quernel.paper.motivation import COST, HEAVY_TAILS
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
 from quernel.paper.sample_size import SAMPLE_SIZE

@@ -17,11 +17,34 @@ from quernel.datasets import make_spline
 from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
 from quernel.paper import simulated
-from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
-from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, plot_geometric_means, set_log_log
+from quernel.paper.experiment import (
+    MAX_WIDTH,
+    Experiment,
+    Judgement,
+    Row,
+    Size,
+    Slope,
+    Table,
+    Task,
+    all_hold,
+    allowed_slope,
+    fit_slope,
+    get_solver,
+    repetitions,
+)
 from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
-from quernel.paper.measurements import MAX_WIDTH, Judgement, Row, Slope, Table, all_hold, allowed_slope, fit_slope
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    SERIES,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    make_panels,
+    plot_geometric_means,
+    set_log_log,
+)
 from quernel.plots import house_style
 from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING

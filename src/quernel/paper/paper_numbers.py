@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom, chi2, norm
 
+from quernel.paper.experiment import Summary, Table, summarize
 from quernel.paper.holdout_fit import LEVELS
-from quernel.paper.measurements import Summary, Table, summarize
 from quernel.paper.output import Holds, Verdict
 from quernel.paper.simulated import Bound, bound, bound_with_row_betas
 

@@ -29,9 +29,8 @@ import pyarrow.parquet as pq
 
 from quernel import __version__
 from quernel._files import write_text_atomically
-from quernel.paper.experiment import NEWTON, Experiment, Size, Task
+from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Table, Task
 from quernel.paper.holdout_fit import OPTIONS, GapStats, merge_gap_stats, record_gaps
-from quernel.paper.measurements import Row, Table
 from quernel.paper.output import Chapter, OutputFolder, render_page
 
 STAMP_FILE, TASKS_FILE = "stamp.json", "tasks.jsonl"

@@ -28,9 +28,8 @@ from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.datasets.simulations import HeteroscedasticQuantile
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, PeriodicSpline
-from quernel.paper.experiment import NEWTON
+from quernel.paper.experiment import NEWTON, Row
 from quernel.paper.holdout_fit import LEVELS, N_VALIDATION, fit_and_select, pinball, transform_parts
-from quernel.paper.measurements import Row
 from quernel.theory import OutsideTheoryWarning, feature_exponent, learning_rate, regularization
 
 Array = NDArray[np.floating]

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quernel.paper.experiment import Experiment
-from quernel.paper.measurements import Table
+from quernel.paper.experiment import Experiment, Table
 from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.plots import exponent_grid, feature_map
 from quernel.theory import METHODS

@@ -18,11 +18,30 @@ from quernel.datasets import UsedCars, load_used_cars
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.paper import paper_numbers as paper
-from quernel.paper.experiment import NEWTON, Experiment, Size, Task, get_solver, repetitions
-from quernel.paper.figures import REFERENCE, add_shared_legend, make_panels, plot_means
+from quernel.paper.experiment import (
+    NEWTON,
+    Experiment,
+    Judgement,
+    Row,
+    Size,
+    Summary,
+    Table,
+    Task,
+    get_solver,
+    repetitions,
+    summarize,
+)
 from quernel.paper.holdout_fit import ALPHAS, fit_and_select, pinball, transform_parts
-from quernel.paper.measurements import Judgement, Row, Summary, Table, summarize
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    make_panels,
+    plot_means,
+)
 from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, literal_factor
 from quernel.paper.sampling import NAMES as SAMPLED
 from quernel.plots import house_style

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from quernel.plots.models import Floats, predict_interval_with_coverage, predict_quantiles
+from quernel.plots.inputs import Floats, predict_interval_with_coverage, predict_quantiles
 from quernel.plots.style import ACCENT, BAND_DARK, BAND_PALE, LINE, POINT, Display, format_percent
 
 if TYPE_CHECKING:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots.models import Floats, predict_quantiles
+from quernel.plots.inputs import (
+    Floats,
+    convert_grid,
+    find_column,
+    is_time_of_day,
+    make_grid,
+    predict_quantiles,
+    split_columns,
+)
 from quernel.plots.style import (
     ACCENT,
     BAND_DARK,
@@ -24,7 +32,6 @@ from quernel.plots.style import (
     style_axes,
     truncate,
 )
-from quernel.plots.table_access import convert_grid, find_column, is_time_of_day, make_grid, split_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

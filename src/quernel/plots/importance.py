@@ -9,9 +9,8 @@ from numpy.typing import ArrayLike
 
 from quernel.metrics import pinball_loss
 from quernel.plots.calibration import check_predictions
-from quernel.plots.models import Floats, get_input_names, predict_quantiles, unwrap_tuned_estimator
+from quernel.plots.inputs import Floats, get_input_names, predict_quantiles, split_columns, unwrap_tuned_estimator
 from quernel.plots.style import BAND_DARK, LINE, Display
-from quernel.plots.table_access import split_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

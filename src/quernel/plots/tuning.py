@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots.models import Floats, unwrap_tuned_estimator
+from quernel.plots.inputs import Floats, unwrap_tuned_estimator
 from quernel.plots.style import (
     ACCENT,
     BAND_DARK,

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.plots import CalibrationDisplay, PITDisplay, QuantileFanDisplay
 from quernel.plots.fans import pair_levels
+from quernel.plots.inputs import GRID, is_time_of_day, to_seconds
 from quernel.plots.style import truncate
-from quernel.plots.table_access import GRID, is_time_of_day, to_seconds
 from quernel.report.formatting import format_date, format_number, format_share, format_tick, format_time
 
 Array = NDArray[np.floating]

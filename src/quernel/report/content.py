@@ -16,16 +16,15 @@ from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.features import LandmarkPredictor
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, QuantileFanDisplay
 from quernel.plots.calibration import binomial_band
+from quernel.plots.inputs import drop_missing, make_grid, split_columns, to_dates
 from quernel.plots.style import truncate
-from quernel.plots.table_access import drop_missing, make_grid, split_columns, to_dates
 from quernel.report.charts import ColumnFan
 from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import format_date, format_number, format_share, format_time
 from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
 from quernel.tables.columns import Column
-from quernel.tables.encoded_rows import RowSample
+from quernel.tables.encoded_rows import RowSample, read_numbers
 from quernel.tables.frames import as_entries, factorize
-from quernel.tables.read_options import read_numbers
 from quernel.theory import KernelGap, effective_dimension
 from quernel.tuning.data_summary import robust_scale
 

@@ -21,8 +21,7 @@ from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
 from quernel.tables import TableError
-from quernel.tables.encoded_rows import RowSample
-from quernel.tables.read_options import read_numbers
+from quernel.tables.encoded_rows import RowSample, read_numbers
 from quernel.tables.training_data import StreamedTrainingData, TrainingData
 from quernel.tuning.data_summary import column_scales
 
