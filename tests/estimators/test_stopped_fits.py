@@ -191,8 +191,8 @@ def press_ctrl_c(monkeypatch, times):
     """
     left = [times]
 
-    def listener(_):
-        while left[0] and threading.current_thread() is threading.main_thread():
+    def listener(progress):
+        while progress.columns and left[0] and threading.current_thread() is threading.main_thread():
             left[0] -= 1
             signal.raise_signal(signal.SIGINT)
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColum
 from rich.progress import Progress as Bars
 
 from quernel.estimators.validation import check_levels
-from quernel.solvers.progress import Progress, listening
+from quernel.solvers.progress import USUAL_PASSES, Progress, listening, share_done
 from quernel.tuning.cost import as_duration
 
 # Without emoji, a column named `b:smile:` is printed as it is; sentences are printed without coloured numbers.
@@ -65,18 +65,21 @@ def fitting(text: str, detail: str = "") -> Iterator[None]:
     with Bars(*columns, console=errors) as bars:
         task = bars.add_task(text, total=None, state="")
 
+        furthest = 0.0  # the bar never goes back, also where passes follow stages
+
         def show(progress: Progress) -> None:
+            nonlocal furthest
+            parts = [progress.stage] if progress.stage else []
             if progress.sweep:
-                left = f"about {as_duration(progress.left or 0)} left"
-                bars.update(
-                    task, total=1, completed=progress.done, state=f"pass {progress.sweep} over the rows, {left}"
-                )
-                return
-            if progress.stage:
-                state = f"{progress.stage}, about {as_duration(progress.left or 0)} left"
-                bars.update(task, total=1, completed=progress.done, state=state)
-                return
-            bars.update(task, state=f"step {progress.iteration}, gap {progress.gap:.0e}")
+                parts = [f"pass {progress.sweep} over the rows"]
+                furthest = max(furthest, share_done(progress.sweep - 1 + progress.done, USUAL_PASSES))
+            elif progress.columns:
+                parts.append(f"step {progress.iteration}, gap {progress.gap:.0e}")
+            if progress.stage and not progress.sweep:
+                furthest = max(furthest, progress.done)
+            if progress.left is not None:
+                parts.append(f"about {as_duration(progress.left)} left")
+            bars.update(task, total=1 if furthest else None, completed=furthest, state=", ".join(parts))
 
         with listening(show):
             yield

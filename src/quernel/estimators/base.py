@@ -11,7 +11,7 @@ estimator before `_store`: a fit that fails or is interrupted leaves it as it wa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
@@ -32,16 +32,23 @@ from quernel.kernels import Kernel, Linear, resolve
 from quernel.losses import Loss
 from quernel.objective import NotFiniteError
 from quernel.solvers import SOLVERS, Solver
-from quernel.solvers.progress import listening
+from quernel.solvers.progress import SOLVING, enter_stage, listening, staged
 from quernel.tables import TableEncoder
 from quernel.tuning.alpha import AlphaChoice, alpha_for, alpha_unit
 from quernel.tuning.bandwidth import BandwidthChoice
-from quernel.tuning.cost import refuse_if_too_large
+from quernel.tuning.cost import estimate_cost, refuse_if_too_large
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.n_components import ComponentsChoice
 from quernel.tuning.plan import FitPlan, draw_features, plan_fit, unfitted_features
 
 Array = NDArray[np.floating]
+
+# Stages of a fit, besides `SOLVING`, and what users see of them.
+CHOOSING, CALIBRATING = "choosing bandwidth, alpha and features", "leaving out each row"
+# Seconds of the last stage, as a share of those of solving.
+CALIBRATING_SHARE = 0.1
+# Features that n_components="exact" is expected to need: its progress has to begin with some number.
+USUAL_RANK = 500
 
 
 class KernelEstimator(BaseEstimator):
@@ -138,11 +145,40 @@ class KernelEstimator(BaseEstimator):
         if self.n_components == "exact" and not isinstance(resolve(self.kernel), Linear):
             yield 'n_components="exact"', "random features, such as n_components=1000"
 
+    @contextmanager
+    def _reporting(self, data: FitData, loss: Loss) -> Iterator[None]:
+        """Context of a fit: prints progress if `verbose`; in memory, stages and the time left are told to listeners."""
+        in_memory = data.summary.in_memory
+        with (
+            listening(print_progress) if self.verbose else nullcontext(),
+            staged(lambda: self._estimate_stages(data.summary, loss)) if in_memory else nullcontext(),
+        ):
+            yield
+
+    def _estimate_stages(self, summary: DataSummary, loss: Loss) -> dict[str, float]:
+        """Stages of a fit, and the seconds each is expected to take."""
+        learned = isinstance(self.bandwidth, str) and self.bandwidth == "learned"
+        cost = estimate_cost(
+            summary.n_rows,
+            summary.n_columns,
+            USUAL_RANK if self.n_components == "exact" else self.n_components,
+            loss.n_columns,
+            kernel=self.kernel,
+            bandwidth="learned" if learned else "auto",
+            solver=self.solver,
+            max_memory=self.max_memory,
+            dtype=self.dtype,
+        )
+        solving = cost.seconds - cost.choosing
+        last = CALIBRATING_SHARE * solving if getattr(self, "recalibrate", False) else 0.0
+        return {CHOOSING: cost.choosing, SOLVING: solving, CALIBRATING: last}
+
     def _plan(self, data: FitData, kernel: Kernel, loss: Loss, start: WarmStart, budget: TimeBudget) -> FitPlan:
         """Make every automatic choice, or keep those of the last fit for a warm start."""
         self._refuse_size(data, kernel, loss)
         if start.plan is not None:
             return start.plan
+        enter_stage(CHOOSING)
         with budget.planning():
             return plan_fit(self, data.summary, kernel, loss, self._initial_alpha(data.summary, loss))
 
@@ -194,11 +230,9 @@ class KernelEstimator(BaseEstimator):
         """
         summary, solver = data.summary, solver or SOLVERS[self.solver]
         task = Task(loss, plan.alpha, self.fit_intercept, solver, self.tol, self.max_iter, self.max_memory)
+        enter_stage(SOLVING)
         try:
-            with (
-                budget.solving() as stop,
-                listening(print_progress) if self.verbose else nullcontext(),
-            ):
+            with budget.solving() as stop:
                 if plan.features == "exact":
                     return solve_full_kernel(task, summary, plan.kernel).explain_stop(stop)
                 feature_map = draw_features(self, plan, summary) if start.feature_map is None else start.feature_map

@@ -177,13 +177,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             self._check_multinomial(labelled.rows, checkpoint)
         data = replace(labelled, rows=self._encode_classes(labelled.rows, classes, n_columns))
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
-        plan = self._plan(data, kernel, loss, start, budget)
         own = {"classes_": classes, "loss_": loss, "_together": together}
         n_folds = N_FOLDS
-        with stopping(interruptible=True) as stop:  # one Ctrl-C ends the fit and its calibration
-            solution = self._solve(plan, data, loss, start, budget, solver=MULTINOMIAL if together else None)
-            if self.calibration is not None:
-                own["calibrated_"], n_folds = self._calibrate(plan, labelled.rows, budget.left(), stop)
+        with self._reporting(data, loss):
+            plan = self._plan(data, kernel, loss, start, budget)
+            with stopping(interruptible=True) as stop:  # one Ctrl-C ends the fit and its calibration
+                solution = self._solve(plan, data, loss, start, budget, solver=MULTINOMIAL if together else None)
+                if self.calibration is not None:
+                    own["calibrated_"], n_folds = self._calibrate(plan, labelled.rows, budget.left(), stop)
         if n_folds < N_FOLDS:
             solution = replace(solution, stopped_by=stop.reason)
         self._store(data, plan, solution, start, **own)

@@ -13,7 +13,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_share
-from quernel.estimators.base import KernelEstimator
+from quernel.estimators.base import CALIBRATING, KernelEstimator
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.levels import DistributionMixin, QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
@@ -27,6 +27,7 @@ from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
 from quernel.solvers import NONCROSSING, Solver
 from quernel.solvers.noncrossing.problem import crossing_tolerance
+from quernel.solvers.progress import enter_stage
 from quernel.theory.kernel_gap import KernelGap
 from quernel.tuning.alpha import auto_alpha
 from quernel.tuning.data_summary import NEAR, DataSummary, snap_to_point_masses
@@ -152,7 +153,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
     random_state : int, RandomState, Generator or None, default=None
         Seed of the random features; pass an int for reproducible fits.
     verbose : int, default=0
-        1 prints a line whenever the duality gap improves.
+        1 prints what the fit is doing, about how long it will take, and the duality gap whenever it improves.
 
     Attributes
     ----------
@@ -305,9 +306,11 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
-        plan = self._plan(data, kernel, loss, start, budget)
-        solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
-        return self._store(data, plan, solution, start, **self._describe_levels(levels, single, data, plan, solution))
+        with self._reporting(data, loss):
+            plan = self._plan(data, kernel, loss, start, budget)
+            solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
+            own = self._describe_levels(levels, single, data, plan, solution)
+        return self._store(data, plan, solution, start, **own)
 
     def _describe_levels(
         self, levels: Array, single: bool, data: FitData, plan: FitPlan, solution: Solution
@@ -327,6 +330,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
             rate = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
         shift: Array = np.zeros(len(levels))
         if self.recalibrate and summary.in_memory and (self.noncrossing is not None or len(levels) == 1):
+            enter_stage(CALIBRATING)
             shift = level_shifts(
                 summary.source, summary.centre, Pinball(levels), plan.alpha, self.fit_intercept, solution
             )

@@ -12,6 +12,7 @@ from scipy.stats import rankdata
 from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators.base import CHOOSING
 from quernel.estimators.inputs import sample_rows, source_of
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.splits import check_splitting, read_splits
@@ -21,6 +22,7 @@ from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss, Pinball
+from quernel.solvers.progress import enter_stage
 from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
 from quernel.tuning.cost import as_size
 from quernel.tuning.data_summary import DataSummary
@@ -203,12 +205,14 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         points = self._check_points(noncrossing_points, data)
         self._refuse_size(data, kernel, loss)
         start = WarmStart(path=checkpoint)
-        with budget.planning():
-            counts = _positive_weight_mask(given, sample_weight, data.summary.n_rows)
-            chosen, search = self._search(kernel, data.summary, loss, counts, groups)
-            plan = plan_features(self, data.summary, loss, chosen)
-        solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
-        own = self._describe_levels(levels, single, data, plan, solution)
+        with self._reporting(data, loss):
+            enter_stage(CHOOSING)
+            with budget.planning():
+                counts = _positive_weight_mask(given, sample_weight, data.summary.n_rows)
+                chosen, search = self._search(kernel, data.summary, loss, counts, groups)
+                plan = plan_features(self, data.summary, loss, chosen)
+            solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
+            own = self._describe_levels(levels, single, data, plan, solution)
         return self._store(data, plan, solution, start, **own, **search)
 
     def _check_parameters(self) -> Kernel:

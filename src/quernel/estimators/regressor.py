@@ -138,8 +138,9 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         data = self._read(kernel, X, y, sample_weight)
         loss = scaled_loss(self.loss, data.summary.target_scale) if isinstance(self.loss, str) else self.loss
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
-        plan = self._plan(data, kernel, loss, start, budget)
-        solution = self._solve(plan, data, loss, start, budget)
+        with self._reporting(data, loss):
+            plan = self._plan(data, kernel, loss, start, budget)
+            solution = self._solve(plan, data, loss, start, budget)
         return self._store(data, plan, solution, start, loss_=loss)
 
     def _output_names(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import copy
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -17,13 +18,13 @@ from quernel.estimators.base import KernelEstimator, input_range
 from quernel.estimators.inputs import as_frame_like, blockwise, level_names
 from quernel.estimators.levels import DistributionMixin, QuantileFunction
 from quernel.estimators.stacking import GRID
-from quernel.estimators.tabular_parts import PARTS, fit_parts
+from quernel.estimators.tabular_parts import PARTS, estimate_stages, fit_parts
 from quernel.estimators.tabular_rows import read_rows
 from quernel.estimators.validation import check_levels, check_rows, check_scored
 from quernel.estimators.warnings import print_progress
 from quernel.features.random import as_generator
 from quernel.metrics import crps
-from quernel.solvers.progress import listening, stopping
+from quernel.solvers.progress import listening, staged, stopping
 
 Array = NDArray[np.floating]
 
@@ -157,9 +158,11 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         header.__dict__ = {name: value for name, value in vars(self).items() if not name.endswith("_")}
         rng = as_generator(self.random_state)
         rows, labels, everything = read_rows(header, X, y, sample_weight, groups, int(self.max_rows), rng)
+        n_rows = rows.n_rows if everything is None else everything.n_rows
         with (
             stopping(self.max_seconds, interruptible=True) as stop,
             listening(print_progress) if self.verbose else nullcontext(),
+            staged(partial(estimate_stages, n_rows, rows.X.shape[1], self.parts)),
         ):
             parts = fit_parts(
                 rows,
@@ -178,7 +181,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
             "shares_": dict(parts.shares),
             "duality_gap_": None if smooth is None else smooth.duality_gap,
             "stopped_by_": reason,
-            "n_rows_": rows.n_rows if everything is None else everything.n_rows,
+            "n_rows_": n_rows,
             "n_sampled_": rows.n_rows,
             "quantiles_": levels,
             "_single": single,

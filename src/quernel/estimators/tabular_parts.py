@@ -10,7 +10,6 @@ for the kernel, out of bag for the forests.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +22,7 @@ from quernel.estimators.location_scale import OPTIONS as KERNEL
 from quernel.estimators.location_scale import AllRows, LocationScale, fit_location_scale
 from quernel.estimators.stacking import GRID, Calibration, choose_weights, mean_pinball, randomized_pit
 from quernel.estimators.stacking import OPTIONS as STACKING
-from quernel.solvers.progress import report_stage
+from quernel.solvers.progress import enter_stage
 from quernel.tuning.cost import estimate_tabular_stages
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.krr_pilot import winsorize
@@ -130,9 +129,8 @@ def fit_parts(
     """Fit the parts of these names, weigh them and calibrate their levels; the rows may be a sample of `everything`."""
     weight = rows.share()
     draft, smooth, grown = Parts({}, Calibration.identity()), None, {}
-    stages = _Stages(len(rows.y) if everything is None else everything.n_rows, rows.X.shape[1], names)
     if any(name != "forest" for name in names) and _has_distinct_rows(rows.X, KERNEL.min_rows):
-        stages.enter(KERNEL_STAGE)
+        enter_stage(KERNEL_STAGE)
         location_scale, (m, s), columns = fit_location_scale(DataSummary(rows), n_components, groups, rng, everything)
         z = np.clip((rows.y - m) / s, -OPTIONS.z_limit, OPTIONS.z_limit)
         draft = replace(draft, location_scale=location_scale, residuals=SortedValues.from_values(z, weight))
@@ -140,13 +138,13 @@ def fit_parts(
     # With too few different rows for a kernel there is always a forest.
     fitted = [name for name in PARTS if name in names and (smooth is not None or name == "forest")] or ["forest"]
     if "residual_forest" in fitted and smooth is not None:
-        stages.enter(RESIDUAL_STAGE)
+        enter_stage(RESIDUAL_STAGE)
         inputs = np.column_stack([rows.X, *smooth[2:]])
         grown["residual_forest"] = grow_forest(inputs, _standardize(z, weight), weight, n_trees, rng, groups)
     if "forest" in fitted:
-        stages.enter(FOREST_STAGE)
+        enter_stage(FOREST_STAGE)
         grown["forest"] = grow_forest(rows.X, _standardize(rows.y, weight), weight, n_trees, rng, groups)
-    stages.enter(LAST_STAGE)
+    enter_stage(LAST_STAGE)
     held_out = _HeldOut(rows, smooth, grown, rng)
     for name, forest in grown.items():
         values = SortedValues.from_values(rows.y, weight) if name == "forest" else draft.residuals
@@ -155,30 +153,13 @@ def fit_parts(
     return _combine(draft, held_out, fitted, calibrate, rng)
 
 
-class _Stages:
-    """Reports what a fit is doing, and the time left: as estimated, times how much longer it took until now.
-
-    `n_rows` and `n_columns` are those of the table, `names` the parts to fit.
-    """
-
-    def __init__(self, n_rows: int, n_columns: int, names: Sequence[str]) -> None:
-        kernel, forests, last = estimate_tabular_stages(n_rows, n_columns)
-        forest = forests / 2
-        self.seconds = {
-            KERNEL_STAGE: kernel if set(names) != {"forest"} else 0.0,
-            RESIDUAL_STAGE: forest if "residual_forest" in names else 0.0,
-            FOREST_STAGE: forest if "forest" in names else 0.0,
-            LAST_STAGE: last,
-        }
-        self.start = time.monotonic()
-
-    def enter(self, stage: str) -> None:
-        """Begin with this stage."""
-        order = list(self.seconds)
-        before = sum(self.seconds[one] for one in order[: order.index(stage)])
-        total = sum(self.seconds.values())
-        pace = (time.monotonic() - self.start) / before if before > 0 else 1.0
-        report_stage(stage, before / total, pace * (total - before))
+def estimate_stages(n_rows: int, n_columns: int, names: Sequence[str]) -> dict[str, float]:
+    """Stages of a fit of these parts to a table of this size, and the seconds each is expected to take."""
+    kernel, forests, last = estimate_tabular_stages(n_rows, n_columns)
+    wanted = {KERNEL_STAGE: set(names) != {"forest"}, RESIDUAL_STAGE: "residual_forest" in names}
+    wanted |= {FOREST_STAGE: "forest" in names, LAST_STAGE: True}
+    seconds = zip(wanted, (kernel, forests / 2, forests / 2, last), strict=True)
+    return {stage: one if wanted[stage] else 0.0 for stage, one in seconds}
 
 
 class _HeldOut:

@@ -107,15 +107,15 @@ def stacklevel_of_caller() -> int:
 
 
 def print_progress(progress: Progress) -> None:
-    """Print a line after every pass over out-of-core rows, for every stage, or whenever the duality gap improves."""
+    """Print a line for a report: the pass over out-of-core rows that is done, or stage, step, gap and the time left."""
+    left = "" if progress.left is None else f", about {as_duration(progress.left)} left"
     if progress.sweep:
         if progress.done == 1:
-            print(f"quernel: pass {progress.sweep} over the rows is done, about {as_duration(progress.left or 0)} left")
+            print(f"quernel: pass {progress.sweep} over the rows is done{left}")
         return
-    if progress.stage:
-        print(f"quernel: {progress.stage}, about {as_duration(progress.left or 0)} left")
-        return
-    print(f"quernel: step {progress.iteration}, {progress.columns} active fits, relative gap {progress.gap:.1e}")
+    stage = [progress.stage] if progress.stage else []
+    gap = f"step {progress.iteration}, {progress.columns} active fits, relative gap {progress.gap:.1e}"
+    print(f"quernel: {', '.join(stage + [gap] * (progress.columns > 0 or not stage))}{left}")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from quernel.objective import Curvature, DualSums, Problem, take_columns
 from quernel.objective.duality_gap import certify, relative, residual_bound
 from quernel.objective.null_model import NullModel, dual_variance, null_model, weak_ridge
 from quernel.solvers.linear_system import ActiveGram, NewtonSystem
-from quernel.solvers.progress import Progress, report, stop_requested
+from quernel.solvers.progress import Progress, report, report_step, stop_requested
 from quernel.solvers.result import BestIterate, Limits, Result, after
 
 Array = NDArray[np.floating]
@@ -226,6 +226,7 @@ def solve(
         if len(unfinished):
             _step(columns, sums, inner_done)
             best.hessian_rows += int(sums.active.sum())
+            report_step(Progress(iteration + 1, len(columns.index), float(np.max(best.relative_gap))))
             if callback is not None:
                 callback(*_all_columns(columns, best))
     if len(columns.index) and stop_requested():  # with as few passes as possible

@@ -78,6 +78,8 @@ class Cost:
         Time on this machine, to its order of magnitude.
     features : int
         Bytes of `memory` that are features.
+    choosing : float
+        Those of `seconds` in which bandwidths and alpha are chosen.
     """
 
     memory: int
@@ -85,6 +87,7 @@ class Cost:
     stored: bool
     seconds: float
     features: int = 0
+    choosing: float = 0.0
 
     def __str__(self) -> str:
         if self.stored:
@@ -170,10 +173,9 @@ def estimate_cost(
         operations = _operations(n, d, M, n_levels, solver, stored, linear)
         if landmarks and SOLVERS[solver].out_of_core and stored and n < LandmarkCost.screened_from * M:
             operations = _landmark_operations(n, d, min(n, M), n_levels)
-        seconds = operations / (threads * _speed()) + OVERHEAD
-        if learned:
-            seconds += _learning_seconds(n, d, n_levels)
-    return Cost(int(memory), int(peak), stored, seconds, int(held))
+        choosing = _learning_seconds(n, d, n_levels) if learned else 0.0
+        seconds = operations / (threads * _speed()) + OVERHEAD + choosing
+    return Cost(int(memory), int(peak), stored, seconds, int(held), choosing)
 
 
 def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | None) -> tuple[int, str]:
