@@ -105,6 +105,30 @@ def test_cutoffs_are_those_of_an_interior_point_solver(n, level, kappa, columns)
     assert error.max() < 1e-4
 
 
+def test_without_a_kernel_cutoffs_are_those_of_split_conformal():
+    """A huge penalty. Where (n + 1) level is a whole number two scores are quantiles: the smaller one is enough."""
+    rng = np.random.default_rng(0)
+    for n, level in ((99, 0.9), (98, 0.9), (79, 0.95), (199, 0.5)):
+        _, features, new, own = factor(rng, n, 3, width=0.7)
+        score, ones = np.abs(rng.standard_normal(n)), np.ones((n + 3, 1))
+        fit = start(features, ones[:n], score, level, kappa=1e6)
+        cutoff, error = fit.cutoffs(new, ones[n:], np.full(3, level), own)
+        np.testing.assert_allclose(cutoff, np.sort(score)[round(level * (n + 1) + 0.499) - 1], atol=1e-4)
+        assert error.max() < 1e-4
+
+
+def test_randomised_thresholds_below_zero_need_no_second_fit(monkeypatch):
+    rng = np.random.default_rng(1)
+    X, features, new, own = factor(rng, 200, 20, width=0.7)
+    score, ones = np.abs(rng.standard_normal(200)) * (0.2 + np.abs(X[:200, 0])), np.ones((220, 1))
+    fit = start(features, ones[:200], score, 0.5, kappa=0.5)
+    monkeypatch.setattr(CutoffFit, "_solve_anew", None)
+    thresholds = (-0.4, 0.0, 0.4)
+    cutoffs, errors = zip(*(fit.cutoffs(new, ones[200:], np.full(20, c), own) for c in thresholds), strict=True)
+    assert np.max(errors) < 1e-4
+    assert np.all(np.diff(cutoffs, axis=0) > 0), "monotone in the threshold"
+
+
 def test_a_new_row_conforms_up_to_its_cutoff():
     """By definition: in the fit to all n + 1 rows, the new row's dual is below the level just below the cutoff only."""
     rng = np.random.default_rng(0)

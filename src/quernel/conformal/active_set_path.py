@@ -61,6 +61,9 @@ class PathOptions:
     block_floats: int = 20_000_000
     # Smallest eigenvalue of the active rows' columns, relative to the sum of all, below which b is not determined.
     undetermined: float = 1e-10
+    # Thresholds are taken to be so much smaller. (n + 1) level is often a whole number: at the level itself a row would
+    # then leave or not by a rounding error, and of two scores, both with the coverage asked for, the smaller is meant.
+    below: float = 1e-8
     # Duals may be out of their range, and of balance per row, by so much.
     infeasible: float = 1e-9
 
@@ -248,7 +251,7 @@ class CutoffFit:
         own : array of shape (m,)
             The part of K(x, x) that the features do not have; 0 for random features.
         """
-        n, cap = len(self.dual), len(self.active) + OPTIONS.spare_rows
+        n, cap, threshold = len(self.dual), len(self.active) + OPTIONS.spare_rows, threshold - OPTIONS.below
         near = max(OPTIONS.near_rows, OPTIONS.near_per_active * len(self.active), int(OPTIONS.near_share * n))
         order = np.argsort(np.abs(self.residual), kind="stable")
         cutoff, error, todo = np.full(len(features), np.inf), np.zeros(len(features)), np.arange(len(features))
@@ -272,6 +275,8 @@ class CutoffFit:
     ) -> tuple[Array, Array, Mask]:
         """Cutoffs of one block and their errors from paths on some of the rows, and which need more rows or room."""
         features, columns, threshold, own = block
+        sign = np.where(threshold < 0, -1.0, 1.0)  # lines start at c = 0 and lead to positive weights of a row
+        features, columns, threshold = sign[:, None] * features, sign[:, None] * columns, np.abs(threshold)
         problem, active = self.problem.take(rows), np.searchsorted(rows, self.active)
         start = self.dual[rows], self.residual[rows], self.intercept
         paths = Paths.start(active, self._inverse, start, len(features), cap)
@@ -287,7 +292,7 @@ class CutoffFit:
             one = Lines(features[[j]], columns[[j]], np.zeros((1, len(self.dual))), threshold[[j]])
             cutoff[j], error[j] = self._solve_anew(dual[j], paths.intercept[j], tilt, one, own[[j]])
         is_short = (paths.status == FULL) | (paths.status == RUNNING) | ~np.isfinite(cutoff) | (error == np.inf)
-        cutoff[(paths.status == UNBOUNDED) | is_short] = np.inf
+        cutoff = np.where((paths.status == UNBOUNDED) | is_short, np.inf, sign * cutoff)
         return cutoff, np.where(is_short, np.inf, error), is_short | ~is_complete | (paths.status == UNBOUNDED)
 
     def _solve_anew(
