@@ -10,8 +10,9 @@ WORKERS ?= auto
 demo: $(READY)
 	$(BIN)/quernel demo --out demo --force
 
+# Tests of one file go to one process, so that what they share is made once.
 test: lint types layers
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # An environment of its own with exactly the lower bounds that pyproject.toml declares.
 test-lowest: $(READY)
@@ -21,7 +22,7 @@ test-lowest: $(READY)
 	$(VENV)-lowest/bin/python -W ignore tools/smoke.py
 
 quick: lint types layers
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
