@@ -20,9 +20,9 @@ import pytest
 from pyarrow import csv
 
 from quernel import _files
-from quernel.tables import TableError, csv_files
-from quernel.tables.csv_files import CsvOptions
+from quernel.tables import TableError, formats
 from quernel.tables.files import open_table, read_table
+from quernel.tables.formats import CsvOptions
 from support.tables import sales
 
 ROWS = 900
@@ -67,7 +67,7 @@ def write_hard(path, separator=","):
 @pytest.mark.parametrize("sniffed", [20_480, 10])
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "csv.bz2", "tsv", "txt"])
 def test_columns_of_csv_have_the_types_of_the_whole_file(tmp_path, monkeypatch, ending, sniffed):
-    monkeypatch.setattr(csv_files, "SNIFFED_ROWS", sniffed)
+    monkeypatch.setattr(formats, "SNIFFED_ROWS", sniffed)
     path = write_hard(tmp_path / "hard.csv", {"tsv": "\t", "txt": ";"}.get(ending, ","))
     packed = {"csv.gz": gzip.compress, "csv.bz2": bz2.compress}.get(ending, bytes)(path.read_bytes())
     (tmp_path / f"t.{ending}").write_bytes(packed)

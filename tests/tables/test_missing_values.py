@@ -11,9 +11,9 @@ import pytest
 from quernel.conformal.table_model import TableModel, UnseenCategories, UnseenCategoriesWarning
 from quernel.tables import TableError, TextColumn
 from quernel.tables.columns import MISSING_MARKERS, equivalent_spellings
-from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.files import read_table
+from quernel.tables.formats import CsvOptions, model_csv_options
 from quernel.tables.training_data import prepare
 from support.models import plain_regressor
 from support.tables import fit_encoder

@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 
 from quernel.tables.encoded_rows import ReadOptions, choose_sample_size, sample_rows
 from quernel.tables.files import find_files
-from quernel.tables.parquet_table import open_parquet
+from quernel.tables.formats import open_parquet
 from quernel.tables.training_data import prepare, prepare_files
 from support.tables import collect_rows, sales, write_files
 

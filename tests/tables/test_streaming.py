@@ -14,7 +14,7 @@ from quernel.data import RowsError, sources
 from quernel.tables import TableEncoder, TableError, column_stats, training_data
 from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.files import find_files, open_table, read_table
-from quernel.tables.parquet_table import open_parquet
+from quernel.tables.formats import open_parquet
 from quernel.tables.training_data import prepare, prepare_files
 from support.tables import collect_rows, sales, write_files
 

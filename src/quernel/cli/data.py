@@ -17,7 +17,6 @@ from quernel.data import DaskRows, memory_budget
 from quernel.estimators.warm_start import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import TableError
-from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoded_rows import EncodedRows, ReadOptions, connect, dask_rows
 from quernel.tables.files import (
     CSV,
@@ -29,7 +28,7 @@ from quernel.tables.files import (
     is_data_file,
     open_table,
 )
-from quernel.tables.parquet_table import ColumnFilter, ParquetTable, any_column
+from quernel.tables.formats import ColumnFilter, CsvOptions, ParquetTable, any_column
 from quernel.tables.training_data import AnyTrainingData, TrainingData, prepare_files
 
 # Fewer rows with a target are an error.

@@ -24,7 +24,7 @@ from quernel.forecasting.series import count_steps, read_series, to_seconds
 from quernel.metrics import pinball_loss
 from quernel.report.forecast import forecast_page
 from quernel.report.formatting import format_date, format_number
-from quernel.tables.csv_files import CsvOptions
+from quernel.tables.formats import CsvOptions
 
 Array = NDArray[np.floating]
 

@@ -31,11 +31,10 @@ from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.persistence import load
 from quernel.report.formatting import format_count
 from quernel.tables import TableEncoder, TableError
-from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.encoded_rows import has_infinite
 from quernel.tables.files import ARROW, CSV, DATABASE, NOT_STORED, split_extension
+from quernel.tables.formats import CsvOptions, ParquetTable, model_csv_options
 from quernel.tables.frames import suggest_name
-from quernel.tables.parquet_table import ParquetTable
 
 TableWriter: TypeAlias = csv.CSVWriter | pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
 

@@ -26,7 +26,6 @@ from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evalu
 from quernel.report.evaluation import check_target
 from quernel.report.formatting import format_count, format_number
 from quernel.tables import TableError
-from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.encoded_rows import (
     RowSample,
     choose_sample_size,
@@ -36,6 +35,7 @@ from quernel.tables.encoded_rows import (
     read_numbers,
     sample_rows,
 )
+from quernel.tables.formats import CsvOptions, model_csv_options
 from quernel.tables.frames import suggest_name
 from quernel.tables.training_data import AnyTrainingData, TrainingData
 from quernel.theory import KernelGap

@@ -27,8 +27,19 @@ from quernel.estimators.levels import QuantileFunction, neighbours
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
-from quernel.persistence.onnx_features import declare_columns, encode_table, feature_map_dot, find_encoder
-from quernel.persistence.onnx_graph import Graph, Tensor, absolute, add_all, exp, hstack, where
+from quernel.persistence.onnx_graph import (
+    Graph,
+    Tensor,
+    absolute,
+    add_all,
+    declare_columns,
+    encode_table,
+    exp,
+    feature_map_dot,
+    find_encoder,
+    hstack,
+    where,
+)
 from quernel.tables import TableEncoder
 
 Array = NDArray[np.floating]

@@ -13,8 +13,17 @@ import numpy as np
 
 from quernel.conformal.table_model import TableModel
 from quernel.persistence.onnx_export import EXPORTERS, export_model
-from quernel.persistence.onnx_features import encode_table, find_encoder, input_type
-from quernel.persistence.onnx_graph import ML_OPSET, OPSET, Graph, Tensor, hstack, import_onnx
+from quernel.persistence.onnx_graph import (
+    ML_OPSET,
+    OPSET,
+    Graph,
+    Tensor,
+    encode_table,
+    find_encoder,
+    hstack,
+    import_onnx,
+    input_type,
+)
 from quernel.tables import TableEncoder
 
 

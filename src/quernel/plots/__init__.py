@@ -20,9 +20,15 @@ draw it, `compute` computes it only, and `plot` draws it (again), on given axes 
 
 from quernel.plots.calibration import CalibrationDisplay, IntervalWidthDisplay, PITDisplay
 from quernel.plots.fans import QuantileFanDisplay, fan_chart
-from quernel.plots.importance import ImportanceDisplay, PermutationImportanceDisplay
+from quernel.plots.inspection import (
+    FeatureCountDisplay,
+    ImportanceDisplay,
+    PathDisplay,
+    PermutationImportanceDisplay,
+    exponent_grid,
+    feature_map,
+)
 from quernel.plots.style import house_style, save_figure
-from quernel.plots.tuning import FeatureCountDisplay, PathDisplay, exponent_grid, feature_map
 
 __all__ = [
     "CalibrationDisplay",

@@ -18,10 +18,9 @@ from quernel.data.dask import DaskRows
 from quernel.data.parquet import BlockedRows
 from quernel.data.sources import Piece, check_piece, count_block_rows
 from quernel.tables.columns import NumberColumn, number_markers
-from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
+from quernel.tables.formats import CsvOptions, ParquetTable, RowBatch, RowGroup, kind_of_type
 from quernel.tables.frames import TableError, as_entries, suggest_name, to_numbers
-from quernel.tables.parquet_table import ParquetTable, RowBatch, RowGroup, kind_of_type
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -27,10 +27,21 @@ from quernel._files import remove_leftovers, temporary_folder
 from quernel._memory import as_size
 from quernel.data.parquet import list_files
 from quernel.data.sources import check_stamp, read_stamp
-from quernel.tables import csv_files
-from quernel.tables.csv_files import INFER_TYPES, CsvOptions, open_csv, quote_list, quote_name, quote_text
+from quernel.tables import formats
+from quernel.tables.formats import (
+    INFER_TYPES,
+    ColumnFilter,
+    CsvOptions,
+    ParquetTable,
+    any_column,
+    open_csv,
+    open_parquet,
+    quote_list,
+    quote_name,
+    quote_text,
+    without_view,
+)
 from quernel.tables.frames import TableError
-from quernel.tables.parquet_table import ColumnFilter, ParquetTable, any_column, open_parquet, without_view
 
 if TYPE_CHECKING:
     import duckdb
@@ -275,7 +286,7 @@ class Copies:
 
         file, notes = open_csv(path, split_extension(path)[1], self.folder, self.options)
         self.notes.extend(notes)
-        types = file.infer_types(self.connection, self.needed, csv_files.SNIFFED_ROWS)
+        types = file.infer_types(self.connection, self.needed, formats.SNIFFED_ROWS)
         if "NULL" not in types.values():
             with suppress(duckdb.ConversionException):
                 return self._copy(file.select(types), path)

@@ -21,8 +21,8 @@ from quernel.tables.column_stats import LONG_TAIL
 from quernel.tables.columns import row_folds
 from quernel.tables.encoded_rows import EncodedRows, ReadOptions, encode_rows, join_pieces, read_numbers
 from quernel.tables.encoder import TableEncoder
+from quernel.tables.formats import ParquetTable, kind_of_type
 from quernel.tables.frames import Frame, TableError, as_entries, factorize
-from quernel.tables.parquet_table import ParquetTable, kind_of_type
 
 Array = NDArray[np.floating]
 # All rows of some columns, in batches that are the same for all columns.
