@@ -1,11 +1,11 @@
-# Two commands: `make demo` and `make test`. Each does all the set-up it needs and is quick when nothing changed.
+# `make demo`, `make test` and `make docs` each do all the set-up they need and are quick when nothing changed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= auto
 
-.PHONY: demo test test-lowest quick lint types layers format bench clean
+.PHONY: demo test docs test-lowest quick lint types layers format bench clean
 
 demo: $(READY)
 	$(BIN)/quernel demo --out demo --force
@@ -41,6 +41,12 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks
+
+# The site, in build/docs: every example of the gallery is run, and warnings are errors.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	$(BIN)/python -m sphinx -b html -d build/doctrees --fail-on-warning --keep-going -q docs build/docs
+	@echo "The site is in build/docs: open build/docs/index.html"
 
 clean:
 	rm -rf $(VENV) $(VENV)-lowest demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

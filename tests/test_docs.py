@@ -32,6 +32,7 @@ from quernel.tables.columns import TargetColumn
 from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.training_data import prepare
 from support.command_line import run
+from support.pages import printed_as_shown
 from support.tables import sales
 
 ROOT = Path(__file__).parents[1]
@@ -144,26 +145,6 @@ def test_the_page_of_tables_states_how_many_categories_have_columns():
     assert OPTIONS.max_one_hot == few
     assert f"of up to {few} different values | one-hot: a column for each with at least {rows} rows" in TABLES
     assert f"one-hot for the {most} most frequent" in TABLES
-
-
-def printed_as_shown(page, capsys):
-    """Run the examples of a page one after the other; how many words did they print, all as the page shows them?"""
-    examples, shown = re.findall(r"```python\n(.*?)```", page, re.S), re.findall(r"```text\n(.*?)```", page, re.S)
-    assert len(examples) == len(shown)
-    namespace, count = {}, 0
-    for example, then_all in zip(examples, shown, strict=True):
-        exec(compile(example, "page.md", "exec"), namespace)
-        now_all, then_all = capsys.readouterr().out.split(), then_all.split()
-        assert len(now_all) == len(then_all)
-        count += len(now_all)
-        for now, then in zip(now_all, then_all, strict=True):
-            decimals = re.fullmatch(r"\d+\.(\d+),?", then)
-            if decimals:  # the last digit may differ from one linear algebra library to another
-                last = 10.0 ** -len(decimals[1])
-                assert float(now.strip(",")) == pytest.approx(float(then.strip(",")), rel=0, abs=1.1 * last)
-            else:
-                assert now == then
-    return count
 
 
 def test_the_examples_of_forecasting_print_what_the_page_shows(capsys, tmp_path, monkeypatch):

@@ -30,6 +30,8 @@ from quernel.solvers.result import Limits, Result, recertify
 from quernel.solvers.screening import driver
 from quernel.solvers.screening.sampling import directions
 
+__all__ = ["Grid", "solve", "solve_folds"]
+
 Array = NDArray[np.floating]
 
 
