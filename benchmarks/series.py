@@ -4,21 +4,26 @@ Half-hourly electricity demand of Victoria and hourly hires of bikes; the last y
 origin every day or every week by models of the time before. `QuantileForecaster` stands beside LightGBM with the same
 features, and beside the value a week before plus the quantiles of past weekly differences. Intervals of 80 and 90 % are
 calibrated as days go by (`AdaptiveCalibrator`). Results are kept in benchmarks/series.json.
+
+`--price` measures what 99 levels cost beside one, day-ahead on bikes, and keeps that in benchmarks/level_price.json.
 """
 
 import argparse
 import json
 import time
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator
 
-from quernel import QuantileForecaster, TabularQuantileRegressor
-from quernel.forecasting import AdaptiveCalibrator, Backtest
+from quernel import KernelQuantileRegressor, QuantileForecaster, TabularQuantileRegressor
+from quernel.forecasting import AdaptiveCalibrator, Backtest, forecaster
+from quernel.metrics import pinball_loss
 
 FILE = Path(__file__).with_suffix(".json")
+PRICE = FILE.with_name("level_price.json")
 LEVELS = np.array([0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
 INTERVALS = {0.8: (1, -2), 0.9: (0, -1)}
 HORIZONS = {"day": "24h", "week": "7d"}
@@ -120,10 +125,46 @@ def run(name: str, folder: Path, ahead: str) -> dict[str, object]:
     return results
 
 
+def measure_price(folder: Path) -> dict[str, dict[str, float]]:
+    """CPU seconds of a fit for the median and for 99 levels, and the mean loss over these in the weeks after it.
+
+    Runs take turns, and the lowest of three times counts; a kernel at each of the 99 levels runs once.
+    """
+    every, n_train, weeks = np.arange(1, 100) / 100, 24 * 300, 24 * 28
+    data = bikes(folder)[0][["time", "y"]][: n_train + weeks]
+    kernel, results = KernelQuantileRegressor(random_state=0), {}
+
+    def run_once(estimator: object, levels: object) -> dict[str, float]:
+        model = QuantileForecaster("24h", quantiles=levels, estimator=estimator, max_rows=2000, random_state=0)
+        begun = time.process_time()
+        model.fit(data[:n_train])
+        seconds = time.process_time() - begun
+        if len(levels) == 1:
+            return {"seconds": seconds}
+        past = model.backtest(data, start=n_train)
+        return {"seconds": seconds, "loss": float(pinball_loss(past.y, past.quantiles, quantiles=every).mean())}
+
+    for name, estimator in (("TabularQuantileRegressor", None), ("KernelQuantileRegressor", kernel)):
+        runs = [(run_once(estimator, [0.5]), run_once(estimator, every)) for _ in range(3)]
+        one, many = (min(run[k]["seconds"] for run in runs) for k in (0, 1))
+        results[name] = {"one": one, "99": many, "ratio": many / one, "loss": runs[0][1]["loss"]}
+    with unittest.mock.patch.object(forecaster, "_thin", lambda levels: levels):
+        direct = run_once(kernel, every)
+    one = results["KernelQuantileRegressor"]["one"]
+    results["each level fitted"] = {"99": direct["seconds"], "ratio": direct["seconds"] / one, "loss": direct["loss"]}
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
-    folder = parser.parse_args().data
+    parser.add_argument("--price", action="store_true", help="measure what 99 levels cost beside one")
+    given = parser.parse_args()
+    folder = given.data
+    if given.price:
+        PRICE.write_text(json.dumps(measure_price(folder), indent=1) + "\n")
+        print(PRICE.read_text())
+        return
     results = {name: {ahead: run(name, folder, ahead) for ahead in HORIZONS} for name in SERIES}
     FILE.write_text(json.dumps(results, indent=1) + "\n")
 

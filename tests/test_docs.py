@@ -174,6 +174,15 @@ def test_the_page_of_forecasting_shows_the_series_measured():
             assert abs(100 * one["quernel"][f"{nominal}%"]["adaptive"] - nominal) < 3
 
 
+def test_the_page_of_forecasting_shows_the_price_of_many_levels():
+    page = (ROOT / "docs" / "forecasting.md").read_text()
+    found = json.loads((ROOT / "benchmarks" / "level_price.json").read_text())
+    names = ("`TabularQuantileRegressor`, the default", "`KernelQuantileRegressor`",
+             "the same, fitted at each of the 99 levels")  # fmt: skip
+    for name, one in zip(names, found.values(), strict=True):
+        assert f"| {name} | {one['ratio']:.1f} x | {one['loss']:.2f} |" in page
+
+
 def test_the_page_of_losses_has_every_loss():
     for name, loss in LOSS_REGISTRY.items():
         assert f'`"{name}"`, `{loss.__name__}(' in LOSSES

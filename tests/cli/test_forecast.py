@@ -20,8 +20,9 @@ def series(tmp_path_factory):
 
 
 def test_a_forecast_has_a_table_a_file_and_a_page(series, tmp_path):
-    out, page = tmp_path / "next.csv", tmp_path / "f.html"
-    options = ("--horizon", "6h", "--quantiles", "0.1,0.5,0.9", "--windows", "2", "--out", out, "--report", page)
+    out, page, model = tmp_path / "next.csv", tmp_path / "f.html", tmp_path / "m.quernel"
+    options = ("--horizon", "6h", "--quantiles", "0.1,0.5,0.9", "--windows", "2", "--out", out, "--report", page,
+               "--model", model)  # fmt: skip
     ran = run("forecast", series, "--time", "time", "--target", "load", *options, "--json")
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
@@ -33,6 +34,8 @@ def test_a_forecast_has_a_table_a_file_and_a_page(series, tmp_path):
     assert np.all(np.diff(curves, axis=1) >= 0)
     expected = 50 + 10 * np.sin(2 * np.pi * np.arange(6) / 24)
     assert np.abs(curves[:, 1] - expected).mean() < 1.5
+    loaded = quernel.load(model).predict()
+    np.testing.assert_array_equal(np.column_stack([loaded[name] for name in ("q0.1", "q0.5", "q0.9")]), curves)
     lines = out.read_text().splitlines()
     assert lines[0] == "time,q0.1,q0.5,q0.9"
     assert len(lines) == 7

@@ -49,6 +49,45 @@ def test_ninety_nine_levels_do_not_cross_with_the_default_estimator():
     assert curves[:, -1].min() > curves[:, 0].min()
 
 
+def test_a_kernel_is_fitted_at_some_of_many_levels(monkeypatch):
+    """99 levels took 29 times as long as one; of a few, each is fitted."""
+    data = hourly(24 * 40)[["time", "load"]]
+    model = forecaster(quantiles=LEVELS[::-1]).fit(data[:-24])
+    assert [len(one.quantiles_) for one in model.models_] == [7, 7]
+    assert {0.01, 0.5, 0.99} <= set(np.round(model.models_[0].quantiles_, 12))
+    curves = model.predict().drop(columns="time").to_numpy()
+    assert curves.shape == (24, 99)
+    assert np.all(np.diff(curves, axis=1) <= 0)
+    monkeypatch.setattr("quernel.forecasting.forecaster._thin", lambda levels: levels[::7])
+    other = forecaster(quantiles=LEVELS).fit(data[:-24]).predict().drop(columns="time").to_numpy()
+    y = data["load"].to_numpy()[-24:]
+    ours, fitted = (pinball_loss(y, one, quantiles=LEVELS).mean() for one in (curves[:, ::-1], other))
+    assert ours < 1.05 * fitted
+    monkeypatch.undo()
+    few = forecaster(quantiles=LEVELS[::8]).fit(data).models_[0]
+    np.testing.assert_array_equal(few.quantiles_, LEVELS[::8])
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
+def test_a_forecaster_is_saved_with_its_series(tmp_path, kind):
+    data = hourly(24 * 30)
+    one = data["load"].to_numpy() if kind == "array" else data[["time", "load"]]
+    kwargs, future = ({"season": 24, "target": None}, None) if kind == "array" else ({}, None)
+    if kind == "polars":  # several series, and a column that is known in the future
+        one = pl.from_pandas(pd.concat([data.assign(meter="a"), data.assign(meter="b", load=-data["load"])]))
+        kwargs = {"id": "meter", "known": ["price"]}
+        ahead = data[:24].assign(time=data["time"] + pd.Timedelta(days=30))[["time", "price"]]
+        future = pl.from_pandas(pd.concat([ahead.assign(meter=name) for name in "ab"]))
+    model = forecaster(24, **kwargs).fit(one)
+    quernel.save(model, tmp_path / "m")
+    loaded = quernel.load(tmp_path / "m")
+    before, after = model.predict(future, LEVELS[4::10]), loaded.predict(future, LEVELS[4::10])
+    assert type(after) is type(before)
+    np.testing.assert_array_equal(np.asarray(after), np.asarray(before))
+    again = loaded.fit(one).predict(future, LEVELS[4::10])
+    np.testing.assert_array_equal(np.asarray(again), np.asarray(before))
+
+
 def test_known_columns_help_and_are_asked_for():
     data = hourly()
     train, test = data[:-24], data[-24:]

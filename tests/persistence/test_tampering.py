@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 import quernel
-from quernel import ConformalQuantileRegressor
+from quernel import ConformalQuantileRegressor, QuantileForecaster
 from quernel.conformal.table_model import TableModel
+from quernel.forecasting import AdaptiveConformalRegressor
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum, walk_nodes
 from quernel.tables.encoded_rows import ReadOptions
@@ -142,11 +143,36 @@ def test_a_model_of_mixed_columns_is_kept_with_its_encoder(mixed, tmp_path):
 JUNK = (None, "zzz", 7, -1, 1e300, True, (), (1, "a"))
 
 
-@pytest.mark.parametrize("name", ["one level", "conformal cv+", "isotonic multinomial", "old random state"])
+def make_forecaster():
+    t = np.arange(150.0)
+    small = plain_regressor([0.1, 0.5, 0.9], n_components=8, alpha=1e-3, random_state=0)
+    model = QuantileForecaster(4, season=12, estimator=small, random_state=0)
+    return model.fit(5 + np.sin(t) + np.random.default_rng(0).random(150))
+
+
+def make_adaptive():
+    small = plain_regressor([0.1, 0.9], n_components=8, alpha=1e-3, random_state=0)
+    return AdaptiveConformalRegressor(small, 0.8, method="aggregated", window=20).fit(*rows(60))
+
+
+FORECASTS = {"forecaster": make_forecaster, "adaptive": make_adaptive}
+
+
+def use(model):
+    if isinstance(model, QuantileForecaster):
+        return model.predict()
+    if isinstance(model, AdaptiveConformalRegressor):
+        return model.update(*rows(5)).predict_interval(rows(5)[0])
+    return model.predict(rows(5)[0])
+
+
+@pytest.mark.parametrize("name", ["one level", "conformal cv+", "isotonic multinomial", "old random state", *FORECASTS])
 def test_anything_replaced_by_anything_is_refused_or_does_no_harm(tmp_path, name):
     """Objects of a file by others and by junk: `load` refuses the file, or the model predicts."""
     path, rng = tmp_path / "m", random.Random(0)
-    quernel.save(fitted(name), path)
+    model = FORECASTS[name]() if name in FORECASTS else fitted(name)
+    quernel.save(model, path)
+    np.testing.assert_array_equal(use(quernel.load(path)), use(model))
     schema, members = read_archive(path.read_bytes())
     nodes = [part for _, part in walk_nodes(schema)][1:]
     refused = 0
@@ -154,7 +180,7 @@ def test_anything_replaced_by_anything_is_refused_or_does_no_harm(tmp_path, name
         old, new = rng.choice(nodes), rng.choice([*map(node, JUNK), rng.choice(nodes)])
         path.write_bytes(write_archive(_with_other(schema, old["__id__"], new), members))
         try:
-            quernel.load(path).predict(rows(5)[0])
+            use(quernel.load(path))
         except ModelFileError:
             refused += 1
     assert 10 < refused < 40  # what predictions do not need, such as `verbose`, may be anything

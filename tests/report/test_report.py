@@ -21,6 +21,7 @@ from quernel.report.charts import Chart, round_ticks
 from quernel.report.content import compute_fans, describe_choices
 from quernel.report.evaluation import EvaluationOptions, find_baselines, predict_linear, predict_unconditional
 from quernel.report.formatting import format_number, format_tick
+from quernel.tables.encoded_rows import read_numbers
 from support.command_line import run
 from support.models import plain_regressor
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
@@ -201,6 +202,27 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
     both = f"{100 * wide.inner:.1f} to {100 * wide.observed:.1f} %"
     assert (page.row("coverage", "90 %")[1] == both) == counts
     assert ("without rows on its bounds" in page.texts[""]) == counts
+
+
+def test_coverage_and_loss_over_time_are_those_of_consecutive_rows(reader):
+    table = sales(300)
+    model, training = fitted(table)
+    evaluation = evaluate_on(model, training.X, training.y)
+    page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
+    assert "time" not in reader.ids, "60 rows are too few periods"
+    coverage, loss = (attrs["aria-label"] for tag, attrs in page.tags if tag == "svg" and ": " in attrs["aria-label"]
+                      and attrs["aria-label"].startswith(("share of rows inside", "mean pinball loss")))  # fmt: skip
+    when = np.array([date.timestamp() if date else np.nan for date in table["sold"].to_pylist()])
+    when = when[np.isfinite(read_numbers(table, "price"))][evaluation.rows]
+    order = np.argsort(when, kind="stable")[: np.isfinite(when).sum()]
+    periods = np.array_split(order, len(order) // 40)
+    inside = (evaluation.curves[:, 0] <= evaluation.y) & (evaluation.y <= evaluation.curves[:, 2])
+    shares = [inside[rows].mean() for rows in periods]
+    losses = [pinball(evaluation.y[rows], evaluation.curves[rows], LEVELS) for rows in periods]
+    for shown, expected in ((coverage, shares), (loss, losses)):
+        numbers = [float(text.replace(",", "")) for text in shown.split(": ")[1].split(", ")]
+        np.testing.assert_allclose(numbers, expected, rtol=1e-3)
+    assert f"in {len(periods)} consecutive periods" in page.texts["time"]
 
 
 def test_the_choices_are_those_of_the_model(reader):

@@ -22,6 +22,7 @@ from quernel.estimators.inputs import level_names
 from quernel.forecasting import Backtest, QuantileForecaster
 from quernel.forecasting.series import count_steps, read_series, to_seconds
 from quernel.metrics import pinball_loss
+from quernel.persistence import save
 from quernel.report.forecast import forecast_page
 from quernel.report.formatting import format_date, format_number
 from quernel.tables.formats import CsvOptions
@@ -46,6 +47,7 @@ def forecast(
     ] = None,
     windows: Annotated[int, typer.Option(help="Past windows of this length that are forecast as a check.", min=1)] = 4,
     out: Annotated[Path | None, typer.Option(help="CSV file for the forecast.")] = None,
+    model: Annotated[Path | None, typer.Option(help="File for the fitted forecaster, for quernel.load.")] = None,
     report: Annotated[Path | None, typer.Option(help="File for the report, such as forecast.html.")] = None,
     query: Annotated[str | None, typer.Option(help=QUERY)] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
@@ -57,17 +59,17 @@ def forecast(
     Before, the last windows are forecast from what was known before them, to show how far forecasts can be trusted.
     """
     source = Source(data, query)
-    check_outputs({"--out": out, "--report": report}, source)
-    check_new_files([out], force=force)
+    check_outputs({"--out": out, "--model": model, "--report": report}, source)
+    check_new_files([out, model], force=force)
     check_report_path(report, force=force)
     levels = np.sort(parse_levels(quantiles))
     with source.open(CsvOptions(), lambda name: name in (time, target)) as opened:
         table = opened.read([field.name for field in opened.schema if field.name in (time, target)])
     ahead = int(horizon) if horizon.isdigit() else horizon
-    model = QuantileForecaster(ahead, season=season, quantiles=levels, time=time, target=target, random_state=seed)
-    past = _check_on_past(model, table, windows)
+    forecaster = QuantileForecaster(ahead, season=season, quantiles=levels, time=time, target=target, random_state=seed)
+    past = _check_on_past(forecaster, table, windows)
     with working(f"Forecasting {target} {horizon} ahead"):
-        found = model.fit(table).predict()
+        found = forecaster.fit(table).predict()
     times = to_seconds(found[time])
     curves = np.column_stack([found[name].to_numpy() for name in level_names(levels)])
     if out is not None:
@@ -75,11 +77,13 @@ def forecast(
         lines = [",".join([time, *level_names(levels)])]
         lines += [",".join([when, *map(repr, row)]) for when, row in zip(stamps, curves.tolist(), strict=True)]
         write_text_atomically(out, "\n".join(lines) + "\n", overwrite=force)
+    if model is not None:
+        save(forecaster, model, overwrite=force)
     if report is not None:
-        series = model.series_[0]
+        series = forecaster.series_[0]
         page = forecast_page(source.name, target, (series.times, series.y), times, curves, past)
         write_text_atomically(report, page, overwrite=force)
-    _print(source, target, model, times, curves, past, report, as_json=as_json)
+    _print(source, target, forecaster, times, curves, past, report, as_json=as_json)
 
 
 def _check_on_past(model: QuantileForecaster, table: pa.Table, windows: int) -> Backtest:

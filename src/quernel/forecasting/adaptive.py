@@ -7,8 +7,6 @@ of misses over time stays 1 - coverage, whatever the series does.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -98,7 +96,7 @@ class AdaptiveCalibrator(BaseEstimator):
         scores = _scores(lower, upper, y)
         if not len(scores):
             raise ValueError("There are no intervals to begin with. Give the last ones, with their targets.")
-        self._recent = deque(scores[-self.window :].tolist(), maxlen=self.window)
+        self._recent = scores[-self.window :]
         self._loops = _start_loops(self.method, 1 - self.coverage, self._recent)
         self.threshold_ = self._loops.threshold(self._recent)
         return self
@@ -116,7 +114,7 @@ class AdaptiveCalibrator(BaseEstimator):
         scores = _scores(lower, upper, y)
         if len(scores):
             self._loops.update(scores, self.threshold_, np.sort(self._recent))
-        self._recent.extend(scores.tolist())
+        self._recent = np.concatenate([self._recent, scores])[-self.window :]
         self.threshold_ = self._loops.threshold(self._recent)
         return self
 
@@ -133,9 +131,9 @@ def _scores(lower: ArrayLike, upper: ArrayLike, y: ArrayLike) -> Array:
     return scores
 
 
-def _start_loops(method: str, miss: float, recent: Iterable[float]) -> _LevelLoops | _ThresholdLoop:
+def _start_loops(method: str, miss: float, recent: Array) -> _LevelLoops | _ThresholdLoop:
     if method == "pid":
-        return _ThresholdLoop(miss, float(np.quantile(list(recent), 1 - miss)))
+        return _ThresholdLoop(miss, float(np.quantile(recent, 1 - miss)))
     return _LevelLoops(miss, {"rolling": (0.0,), "aci": (OPTIONS.step,)}.get(method, OPTIONS.steps))
 
 
@@ -148,9 +146,9 @@ class _LevelLoops:
         spread = (1 - miss) ** 2 * miss**3 + miss**2 * (1 - miss) ** 3
         self.rate = np.sqrt(3 / OPTIONS.memory * (np.log(OPTIONS.memory * len(steps)) + 2) / spread)
 
-    def threshold(self, recent: Iterable[float]) -> float:
+    def threshold(self, recent: Array) -> float:
         level = float(np.clip(1 - self.weights @ self.levels, 0, 1))
-        scores = np.sort(list(recent))
+        scores = np.sort(recent)
         return float(scores[min(int(np.ceil(level * (len(scores) + 1))), len(scores)) - 1 if level > 0 else 0])
 
     def update(self, scores: Array, issued: float, known: Array) -> None:  # noqa: ARG002
@@ -174,9 +172,8 @@ class _ThresholdLoop:
     def __init__(self, miss: float, start: float) -> None:
         self.miss, self.tracked, self.excess, self.count = miss, start, 0.0, 0
 
-    def threshold(self, recent: Iterable[float]) -> float:
-        last = list(recent)[-OPTIONS.recent :]
-        self.unit = float(np.ptp(last))
+    def threshold(self, recent: Array) -> float:
+        self.unit = float(np.ptp(recent[-OPTIONS.recent :]))
         angle = self.excess * np.log(self.count + 2) / (OPTIONS.saturation * (self.count + 1))
         return self.tracked + OPTIONS.integral * self.unit * float(np.tan(np.clip(angle, -1.5, 1.5)))
 

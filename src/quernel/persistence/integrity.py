@@ -7,6 +7,7 @@ positions in the buffers of random generators. An error in Python is no danger; 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import sys
@@ -35,6 +36,7 @@ from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.base import KernelEstimator
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
+from quernel.forecasting import AdaptiveCalibrator, AdaptiveConformalRegressor, QuantileForecaster
 from quernel.kernels import resolve
 from quernel.persistence.archive import type_name
 from quernel.tables import TableEncoder
@@ -329,6 +331,44 @@ def _check_gradient_boosting(model: BaseGradientBoosting) -> None:
             raise ValueError(f"{model.estimators_.shape[1]} trees add to predictions of shape {start.shape}")
 
 
+def _check_forecaster(model: QuantileForecaster) -> None:
+    """Raise unless there is a model for each group of steps, and the history is longer than the horizon."""
+    if not _is_fitted(model):
+        return
+    ends, shortest = model.group_ends_, min(len(one.y) for one in model.series_)
+    if len(ends) != len(model.models_) or sorted(set(ends)) != ends or not 1 <= ends[0] <= ends[-1] < shortest:
+        raise ValueError(f"its {len(model.models_)} models are not those of steps up to {ends}")
+    if model.horizon_ != ends[-1] or sum(model.harmonics_.values()) > 100:
+        raise ValueError("its horizon or calendar is not that of its models")
+
+
+def _try_forecaster(model: QuantileForecaster) -> None:
+    """Forecast all steps of all series, columns that are known in the future being 0."""
+    if not _is_fitted(model):
+        return
+    ahead = model.step_ * np.arange(1, model.horizon_ + 1)
+    times = np.concatenate([one.times[-1] + ahead for one in model.series_])
+    key = {} if model.id is None else {model.id: np.repeat([one.key for one in model.series_], len(ahead))}
+    future = {model.time: times, **key, **{name: np.zeros(len(times)) for name in model.known}}
+    model.predict(future)
+    if not model.known:
+        model.predict()
+
+
+def _try_calibrator(model: AdaptiveCalibrator) -> None:
+    """Adjust an interval and learn from its target, by a copy."""
+    if _is_fitted(model):
+        trial = copy.deepcopy(model)
+        trial.adjust([0.0], [1.0])
+        trial.update([0.0], [1.0], [2.0]).adjust([0.0], [1.0])
+
+
+def _check_adaptive(model: AdaptiveConformalRegressor) -> None:
+    """Raise unless a fitted model has a calibrator."""
+    if _is_fitted(model) and not isinstance(model.calibrator_, AdaptiveCalibrator):
+        raise TypeError(f"its calibrator is a {type(model.calibrator_).__name__}")
+
+
 def _is_fitted(model: Any) -> bool:
     """Whether an estimator has fitted attributes; parameters of other estimators have none."""
     return any(name.endswith("_") for name in vars(model))
@@ -390,8 +430,12 @@ RULES: tuple[tuple[Any, Callable[[Any], None]], ...] = (
     (ConformalQuantileRegressor, _check_conformal),
     (TableEncoder, _check_encoder),
     (TableModel, _check_table_model),
+    (QuantileForecaster, _check_forecaster),
+    (AdaptiveConformalRegressor, _check_adaptive),
 )
 TRIALS: tuple[tuple[Any, Callable[[Any], None]], ...] = (
     (BaseGradientBoosting, _check_gradient_boosting),
     (KernelEstimator | TabularQuantileRegressor | ConformalQuantileRegressor | TableModel, _try_model),
+    (QuantileForecaster, _try_forecaster),
+    (AdaptiveCalibrator, _try_calibrator),
 )

@@ -262,6 +262,42 @@ def draw_pit(display: PITDisplay) -> str:
     return chart.svg()
 
 
+def draw_over_time(
+    times: Array,
+    values: Array,
+    name: str,
+    *,
+    reference: Array,
+    chance: tuple[Array, Array] | None = None,
+) -> str:
+    """Return the chart of a value in consecutive periods.
+
+    Parameters
+    ----------
+    times : ndarray of shape (b,), a time within each period, in seconds since 1970
+    values : ndarray of shape (b,)
+    name : str, what the values are, for the upright axis
+    reference : ndarray of shape (b,), what they are compared with: a dashed line
+    chance : lower and upper bounds, (b,) each, within which values vary by chance; None for none
+    """
+    everything = np.concatenate([values, reference, *(chance or ())])
+    room = 0.06 * (everything.max() - everything.min())
+    least = max(everything.min() - room, 0.0)
+    alt = f"{name} from {format_date(times[0])} to {format_date(times[-1])}: " + ", ".join(map(format_number, values))
+    ticks = calendar_ticks(times[0], times[-1])
+    ends, top = (times[0], times[-1]), everything.max() + room
+    chart = Chart(ends, (least, top), alt=alt, x_label="time", y_label=name, x_ticks=ticks)
+    holds = np.ones(len(values), dtype=bool)
+    if chance is not None:
+        chart.band(times, *chance, "chance")
+        holds = (chance[0] <= values) & (values <= chance[1])
+    chart.line(times, reference, "guide")
+    chart.line(times, values, "thin")
+    chart.dots(times[holds], values[holds], "good")
+    chart.dots(times[~holds], values[~holds], "bad")
+    return chart.svg()
+
+
 @dataclass(frozen=True, eq=False)
 class ColumnFan:
     """A fan chart in the coordinates of its axes: dates and times in seconds, categories at 0, 1, ...

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.forecasting import Backtest
+from quernel.metrics import pinball_loss
 from quernel.plots import CalibrationDisplay
 from quernel.plots.fans import pair_levels
 from quernel.report import charts
@@ -110,7 +111,7 @@ def _past_windows(past: Backtest) -> str:
         shares = [np.mean((curves[:, a] <= y) & (y <= curves[:, b])) for a, b in parts.bands]
         first = format_date(past.times[past.origins == origin].min())
         cells = (
-            numeric_cell(format_number(_loss(y, curves, past.levels))),
+            numeric_cell(format_number(float(pinball_loss(y, curves, quantiles=past.levels).mean()))),
             *(numeric_cell(format_share(s)) for s in shares),
         )
         lines.append((Cell(first, "whole"), *cells))
@@ -132,8 +133,3 @@ def _past_windows(past: Backtest) -> str:
     )
     table = make_table(heads, lines, "Past windows, and the share of values inside each interval.")
     return f'{text}<div class="beside"><div>{table}</div><div>{picture}</div></div>'
-
-
-def _loss(y: Array, curves: Array, levels: Array) -> float:
-    residual = y[:, None] - curves
-    return float(np.maximum(levels * residual, (levels - 1) * residual).mean())

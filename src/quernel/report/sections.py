@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.plots import PITDisplay
+from quernel.plots.calibration import binomial_band
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
 from quernel.report import charts
@@ -72,6 +73,8 @@ CALIBRATED_UNITS = (
 # At most: rows in the tables of rows, input columns in these, columns in the importance table, and column names in a
 # sentence.
 WORST, SHOWN_INPUTS, MOST_BARS, MOST_NAMED = 10, 8, 12, 20
+# Rows of a period of time at least, and periods at most.
+PERIOD_ROWS, MOST_PERIODS = 40, 12
 
 
 def report_page(
@@ -108,11 +111,13 @@ def report_page(
         "choices": ("Hyperparameters", render_choices(page)),
         "loss": ("Loss compared with baselines", render_losses(page)),
         "coverage": ("Coverage and calibration", render_coverage(page)),
+        "time": ("Coverage and loss over time", render_periods(page)),
         "columns": ("Effect of each column", render_columns(page)),
         "worst": ("The worst-predicted rows", render_worst_rows(page)),
         "outside": ("Rows outside the training range", render_extrapolations(page)),
         "load": ("How to use the model", render_usage(page)),
     }
+    sections = {name: section for name, section in sections.items() if section[1]}
     top = f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {date.today().isoformat()}</p>{_tiles(page)}'
     return assemble_page(f"Quantiles of {page.model.target}", top, sections)
 
@@ -282,6 +287,49 @@ def render_coverage(page: Page) -> str:
         f"<p>Computed on {len(evaluation.y):,} rows, a random sample of {evaluation.out_of:,}.</p>" if sampled else ""
     )
     return f'{sample}<div class="beside"><div>{tables}</div><div>{pictures}</div></div>'
+
+
+def render_periods(page: Page) -> str:
+    """Return the section on coverage and loss in consecutive periods, "" unless the rows have dates."""
+    columns = [column for column in page.model.encoder.columns_ if isinstance(column, DateColumn)]
+    if not columns:
+        return ""
+    dates = {one.name: np.asarray(one.read(page.entries[one.name]), dtype=float) for one in columns}
+    name = max(dates, key=lambda one: len(np.unique(dates[one])))
+    when, evaluation = dates[name], page.evaluation
+    order = np.argsort(when, kind="stable")[: np.isfinite(when).sum()]  # missing dates are the last
+    periods = np.array_split(order, np.clip(len(order) // PERIOD_ROWS, 1, MOST_PERIODS))
+    times = np.array([np.median(when[rows]) for rows in periods]) if len(order) else np.empty(0)
+    if len(times) < 2 or not np.all(np.diff(times) > 0):
+        return ""
+    pictures = ""
+    intervals = evaluation.intervals()
+    if intervals:
+        widest, bands = intervals[0], pair_levels(evaluation.levels).bands
+        ends = evaluation.ends if evaluation.ends is not None else evaluation.curves[:, list(bands[0])]
+        inside = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1])
+        shares = np.array([inside[rows].mean() for rows in periods])
+        chance = binomial_band(widest.nominal, np.array([len(rows) for rows in periods]))
+        nominal, share = np.full(len(times), widest.nominal), format_share(widest.nominal, 0)
+        pictures += make_figure(
+            charts.draw_over_time(times, shares, "share of rows inside", reference=nominal, chance=chance),
+            f"Coverage of the {share} interval. Dashed: {share}; band: 95 % by chance, if rows were independent. Rows "
+            "close in time often are not, so that chance moves the points further.",
+        )
+    baseline = next(iter(evaluation.baselines))
+    ours, constant = (
+        np.array([losses[rows].mean() for rows in periods])
+        for losses in (evaluation.row_losses(), evaluation.row_losses(baseline))
+    )
+    pictures += make_figure(
+        charts.draw_over_time(times, ours, "mean pinball loss", reference=constant),
+        f"Loss of this model. Dashed: {baseline.lower()}.",
+    )
+    text = (
+        f"Evaluation rows in the order of {name!r}, in {len(periods)} consecutive periods of about {len(periods[0]):,} "
+        "rows. A trend in the coverage means that the relation changes with time."
+    )
+    return f'<p>{escape(text)}</p><div class="beside">{pictures}</div>'
 
 
 def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
