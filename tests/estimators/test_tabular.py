@@ -16,7 +16,7 @@ from quernel.data import ArrayRows, ParquetRows, Piece
 from quernel.estimators import forest_weights, location_scale
 from quernel.estimators.forest_weights import SortedValues, grow_forest
 from quernel.estimators.location_scale import AllRows, FoldRidge, fit_location_scale
-from quernel.estimators.stacking import Calibration
+from quernel.estimators.tabular_parts import Calibration
 from quernel.features import Nystroem
 from quernel.metrics import pinball_loss
 from quernel.tuning.data_summary import DataSummary

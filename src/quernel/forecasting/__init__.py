@@ -4,7 +4,7 @@ from quernel.forecasting.adaptive import AdaptiveCalibrator, AdaptiveConformalRe
 from quernel.forecasting.features import CalendarFeatures, Holidays, Lags
 from quernel.forecasting.forecaster import QuantileForecaster
 from quernel.forecasting.scenarios import WeatherScenarios, mixture_quantiles
-from quernel.forecasting.splits import Backtest, time_splits
+from quernel.forecasting.series import Backtest, time_splits
 
 __all__ = [
     "AdaptiveCalibrator",

@@ -21,6 +21,7 @@ from quernel.features.random import as_generator
 from quernel.forecasting.features import PERIODS, CalendarFeatures, Lags
 from quernel.forecasting.series import (
     DAY,
+    Backtest,
     Series,
     as_columns,
     count_steps,
@@ -30,7 +31,6 @@ from quernel.forecasting.series import (
     read_series,
     to_seconds,
 )
-from quernel.forecasting.splits import Backtest
 from quernel.tables.frames import TableError, open_frame
 
 Array = NDArray[np.floating]
