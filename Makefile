@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= auto
 
-.PHONY: demo test docs test-lowest quick lint types layers format bench clean
+.PHONY: demo test docs dist test-lowest quick lint types layers format bench clean
 
 demo: $(READY)
 	$(BIN)/quernel demo --out demo --force
@@ -48,8 +48,15 @@ docs: $(READY)
 	$(BIN)/python -m sphinx -b html -d build/doctrees --fail-on-warning --keep-going -q docs build/docs
 	@echo "The site is in build/docs: open build/docs/index.html"
 
+# Wheel and source distribution, in dist.
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) $(VENV)-lowest demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-lowest demo build dist docs/api docs/auto_gallery .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quernel needs Python 3.11 or newer; call make PYTHON=python3.11")'

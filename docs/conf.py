@@ -27,6 +27,7 @@ exclude_patterns = ["reproduction/tables/*.md", "sg_execution_times.rst", "auto_
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 default_role = "py:obj"  # `name` in a docstring is a link where such a name exists, and code elsewhere
 toc_object_entries = False
+highlight_language = "none"  # blocks without a language are formulas and commands
 templates_path = ["_templates"]
 
 myst_enable_extensions = ["colon_fence"]

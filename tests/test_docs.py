@@ -43,22 +43,23 @@ COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
 TABLES = (ROOT / "docs" / "tables.md").read_text()
+KERNEL = (ROOT / "docs" / "kernel.md").read_text()
 PLOTS = (ROOT / "docs" / "plots.md").read_text()
 SCALE = (ROOT / "docs" / "scale.md").read_text()
 
 
-def test_the_readme_example_runs_and_says_the_truth(capsys):
-    tabular, kernel = re.findall(r"```python\n(.*?)```", README, re.S)
-    for example, kind, longest in ((tabular, "TabularQuantileRegressor", 9), (kernel, "KernelQuantileRegressor", 16)):
+def test_the_examples_of_the_readme_and_of_the_kernel_run_and_say_the_truth(capsys):
+    for page, kind, longest in ((README, "TabularQuantileRegressor", 8), (KERNEL, "KernelQuantileRegressor", 16)):
+        (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
         assert len([line for line in example.splitlines() if line.strip()]) <= longest
         namespace = {}
-        exec(compile(example, "README.md", "exec"), namespace)
+        exec(compile(example, "page.md", "exec"), namespace)
         assert 0.87 < float(capsys.readouterr().out.splitlines()[0]) < 0.93
         assert type(namespace["model"]).__name__ == kind
         assert np.all(namespace["model"].duality_gap_ <= 1e-6)
 
 
-def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
+def test_the_commands_at_a_glance_run(tmp_path, monkeypatch):
     """All that take houses.csv and what becomes of it; the others have tests of their own."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -66,8 +67,10 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
     price = (3000 * size * np.exp(0.1 * rng.standard_normal(160))).round()
     for name in ("houses.csv", "new.csv"):
         csv.write_csv(pa.table({"size": size, "rooms": rng.integers(1, 6, 160), "price": price}), name)
-    commands = re.findall(r"^    quernel (\w+ (?:houses|calibrated)\S* .*?)(?:  +#.*)?$", README, re.M)
+    (glance,) = re.findall(r"^## All commands\n(.*?)^## ", COMMAND_LINE, re.M | re.S)
+    commands = re.findall(r"^    quernel (\w+ (?:houses|calibrated)\S* .*?)(?:  +#.*)?$", glance, re.M)
     assert len(commands) == 6
+    assert all(f"quernel {command}" in glance for command in re.findall(r"^    quernel (.*)$", README, re.M))
     for command in commands:
         ran = run(*shlex.split(command))
         assert ran.returncode == 0, ran.stderr
@@ -77,17 +80,17 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
     assert isinstance(quernel.load("smooth.quernel").model, quernel.KernelQuantileRegressor)
 
 
-def test_the_readme_states_the_defaults():
+def test_the_page_of_the_kernel_states_the_defaults():
     parameters = inspect.signature(quernel.KernelQuantileRegressor).parameters
-    stated = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", README, re.M))
+    stated = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", KERNEL, re.M))
     assert len(stated) > 8
     assert stated == {name: repr(parameters[name].default).replace("'", '"') for name in stated} | {"tol": "1e-6"}
     assert parameters["tol"].default == 1e-6
     X = np.random.default_rng(0).normal(size=(200, 3)) * [1, 10, 100]
     model = quernel.KernelQuantileRegressor(bandwidth="auto", random_state=0).fit(X, X[:, 0])
-    assert f"({model.n_components_} random features for fewer than 1,000 rows)" in README
+    assert f"({model.n_components_} random features for fewer than 1,000 rows)" in KERNEL
     factor = np.mean(model.bandwidth_ / X.std(axis=0)) / np.median(pdist(X / X.std(axis=0)))
-    assert f"times {factor:.1f} of the median distance" in README
+    assert f"times {factor:.1f} of the median distance" in KERNEL
 
 
 def test_the_example_of_rows_beyond_memory_runs(capsys):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import quernel
 from support.pages import printed_as_shown
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -19,7 +20,7 @@ def test_the_examples_print_what_the_page_shows(name, capsys):
 
 def test_getting_started_runs_and_prints_what_it_shows(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert printed_as_shown(PAGES["getting_started"], capsys) == 8
+    assert printed_as_shown(PAGES["getting_started"], capsys) == 10
     assert (tmp_path / "fan.png").exists()
 
 
@@ -62,3 +63,16 @@ def test_every_page_is_in_one_table_of_contents():
             listed += [line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")]
     names = [name for entry in listed for name in PAGES if re.fullmatch(entry.replace("*", ".*"), name)]
     assert sorted(names) == sorted(set(PAGES) - {"index"})
+
+
+def test_the_version_is_the_same_everywhere():
+    root = DOCS.parent
+    cited = re.search(r"^version: (.*)$", (root / "CITATION.cff").read_text(), re.M)[1]
+    day = re.search(r"^date-released: (.*)$", (root / "CITATION.cff").read_text(), re.M)[1]
+    released = re.search(r"^## (\d\S*) \((.*)\)$", (root / "CHANGELOG.md").read_text(), re.M)
+    assert cited == quernel.__version__ == released[1]
+    assert day == released[2]
+
+
+def test_the_readme_is_short():
+    assert len((DOCS.parent / "README.md").read_text().splitlines()) < 70

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quernel.persistence import load, onnx_inputs, save, to_onnx
     from quernel.tables import TableEncoder
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ConformalQuantileRegressor",
