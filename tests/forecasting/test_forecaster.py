@@ -239,19 +239,21 @@ def test_groups_of_steps_have_models_of_their_own():
         (lambda d: d[:60], r"The shortest series has 60 rows.*Shorten the horizon"),
         (lambda d: d.assign(load="much"), "Column 'load' must hold numbers; it holds text"),
         (lambda d: d.assign(load=np.inf), "infinite values"),
+        (lambda d: d.assign(meter=np.where(d.index < 9, None, "a")), "id column 'meter' has 9 missing values"),
         (lambda d: d.assign(price=np.nan), "Column 'price' has 2,160 missing"),
     ],
 )
 def test_tables_that_are_no_series_are_refused(change, message):
+    data = change(hourly())
     with pytest.raises(ValueError, match=message):
-        forecaster().fit(change(hourly()))
+        forecaster(id="meter" if "meter" in data else None).fit(data)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
         ({"horizon": "90min"}, "is 1.5 steps of the series"),
-        ({"horizon": -1}, "must be one or more"),
+        ({"horizon": -1}, "must be a whole number, at least 1"),
         ({"lags": [1, 2]}, r"Each of lags=\[1, 2\] would look into the future"),
         ({"known": ["wind"]}, "There is no column 'wind', which is said to be known"),
         ({"target": None}, "Which column is the target"),

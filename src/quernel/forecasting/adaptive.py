@@ -1,8 +1,8 @@
 """Intervals that hold their coverage while the series drifts: adaptive conformal inference.
 
-Split conformal prediction promises coverage for exchangeable rows. Rows of a series are not: with drift, calibration
-rows of the past are too calm or too wild for the present. Here a feedback loop moves the calibration so that the share
-of misses over time stays 1 - coverage, whatever the series does.
+Split conformal prediction guarantees coverage for exchangeable rows. Rows of a series are not: under drift, conformity
+scores of the past no longer represent the present. Here a feedback loop adapts the calibration so that the share of
+misses over time stays 1 - coverage.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class CalendarFeatures(_FromTimes):
     Parameters
     ----------
     harmonics : dict from "day", "week" or "year" to int, or None
-        Number of harmonics of each period; None is 3 each. Three harmonics of the week tell daily data every weekday.
+        Number of harmonics of each period; None is 3 each. Three of the week distinguish the weekdays of daily data.
 
     Examples
     --------

@@ -16,12 +16,15 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from quernel._validation import check_positive
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import level_names
+from quernel.estimators.levels import rearrange
 from quernel.estimators.validation import check_levels
 from quernel.features.random import as_generator
 from quernel.forecasting.features import PERIODS, CalendarFeatures, Lags
 from quernel.forecasting.series import (
     DAY,
+    SAME_STEP,
     Backtest,
+    Index,
     Series,
     as_columns,
     count_steps,
@@ -83,7 +86,7 @@ class QuantileForecaster(BaseEstimator):
         Exogenous columns that are known in the future, and given to `predict`: announced prices, holidays, forecasts.
     time, target, id : str or None
         Names of the columns of a table. `target` None is the only column that is no time, id or exogenous column.
-        `id` names the column that tells several series apart; one model serves them all.
+        `id` names the column that identifies each of several series; they share the models.
     max_rows : int, default=20_000
         Training rows of each model at most, a random sample of more.
     random_state : int, Generator or None
@@ -96,7 +99,7 @@ class QuantileForecaster(BaseEstimator):
     step_ : float
         Seconds from one stamp to the next.
     level_floor_ : float or None
-        If values are ratios to the level, the least that is taken for a level.
+        Lower bound on the level if values are ratios to it, None if they are differences.
     series_ : list of the series, with which forecasts begin
 
     Notes
@@ -161,7 +164,7 @@ class QuantileForecaster(BaseEstimator):
         check_positive("max_rows", self.max_rows, integer=True)
         series, target, columns = self._read(y, X)
         step = series[0].step
-        wrong = [one.key for one in series if abs(one.step - step) > 1e-6 * step]
+        wrong = [one.key for one in series if abs(one.step - step) > SAME_STEP * step]
         if wrong:
             raise TableError(f"Series {wrong[0]!r} has another step than {series[0].key!r}. Fit them one by one.")
         self._set_layout(series, target, columns, step)
@@ -170,8 +173,8 @@ class QuantileForecaster(BaseEstimator):
         for end in self.group_ends_:
             rows, values, blocks = self._training_rows(series, end, rng)
             model = self._make_estimator(levels, rng)
-            # Neighbouring rows are alike: were they in different folds, they would vouch for one another, and intervals
-            # would be too narrow.
+            # Neighbouring rows are alike: with some of them in the training folds, the loss of held-out rows would be
+            # too low, and intervals too narrow.
             kwargs = {"groups": blocks} if has_fit_parameter(model, "groups") else {}
             models.append(model.fit(rows, values, **kwargs))
         self.models_, self.series_, self._dated = models, series, is_dated(y, self.time)
@@ -232,7 +235,7 @@ class QuantileForecaster(BaseEstimator):
                 )
 
     def _find_level_floor(self, series: list[Series]) -> float | None:
-        """Share of the lowest level, below which no level is taken to be; None if values can be no ratios to it."""
+        """Lower bound on levels that values are divided by; None if values are differences from the level instead."""
         filled = [fill_missing(one.y, self.season_) for one in series]
         levels = [Lags([], rolling=[self._long]).fit(y).transform(y)[:, 0] for y in filled]
         lowest = min(float(np.nanmin(one)) for one in levels)
@@ -374,7 +377,7 @@ class QuantileForecaster(BaseEstimator):
 
     def _forecast(self, one: Series, ahead: Series, levels: Array) -> Array:
         """Quantiles (steps, q) of a series at the times of `ahead`."""
-        n, steps = len(one.y), len(ahead.times)
+        steps = len(ahead.times)
         whole = Series(
             one.key,
             np.concatenate([one.times, ahead.times]),
@@ -382,22 +385,24 @@ class QuantileForecaster(BaseEstimator):
             np.concatenate([one.y, np.full(steps, np.nan)]),
             np.concatenate([one.X, ahead.X]),
         )
-        curves, begin = np.empty((steps, len(levels))), 0
+        ahead_by = np.arange(1, steps + 1)
+        return self._predict_steps(whole, len(one.y) - 1 + ahead_by, ahead_by, levels)
+
+    def _predict_steps(self, whole: Series, index: Index, steps: Index, levels: Array) -> Array:
+        """Quantiles (n, q) of the rows at `index` (n,), each so many `steps` (n,) after the last that is known."""
+        curves, begin = np.empty((len(index), len(levels))), 0
         for end, model in zip(self.group_ends_, self.models_, strict=True):
-            last = min(end, steps)
-            if begin < last:
-                curves[begin:last] = self._predict_rows(whole, end, model, np.arange(n + begin, n + last), levels)
-            begin = last
+            mine = (steps > begin) & (steps <= end)
+            if mine.any():
+                curves[mine] = self._predict_rows(whole, end, model, index[mine], levels)
+            begin = end
         return curves
 
-    def _predict_rows(self, whole: Series, end: int, model: Any, index: Any, levels: Array) -> Array:
+    def _predict_rows(self, whole: Series, end: int, model: Any, index: Index, levels: Array) -> Array:
         X, level = self._features(whole, end)
         relative = np.asarray(model.predict(X[index], quantiles=levels), dtype=float).reshape(len(index), -1)
-        order = np.argsort(levels)
-        ascending = np.empty_like(relative)
-        ascending[:, order] = np.sort(relative[:, order], axis=1)
-        level = level[index][:, None]
-        return ascending + level if self.level_floor_ is None else (1 + ascending) * level
+        relative, level = rearrange(relative, levels), level[index][:, None]
+        return relative + level if self.level_floor_ is None else (1 + relative) * level
 
     def backtest(self, y: Any, X: Any = None, *, start: Any, every: Any = None, quantiles: Any = None) -> Backtest:
         """Forecast from many origins, as it would have been at each: the models are those of `fit`.
@@ -432,13 +437,7 @@ class QuantileForecaster(BaseEstimator):
         steps = np.tile(np.arange(1, self.horizon_ + 1), len(origins))
         inside = index < len(one.y)
         index, steps = index[inside], steps[inside]
-        curves = np.empty((len(index), len(levels)))
-        begin = 0
-        for end, model in zip(self.group_ends_, self.models_, strict=True):
-            mine = (steps > begin) & (steps <= end)
-            if mine.any():
-                curves[mine] = self._predict_rows(one, end, model, index[mine], levels)
-            begin = end
+        curves = self._predict_steps(one, index, steps, levels)
         return Backtest(
             one.times[index], np.repeat(origins, self.horizon_)[inside], steps, one.y[index], curves, levels
         )

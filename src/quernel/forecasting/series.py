@@ -70,7 +70,7 @@ def count_steps(value: Any, step: float, name: str = "horizon") -> int:
     """Return a duration as a whole, positive number of steps of `step` seconds."""
     steps = to_duration(value, step, name) / step
     if steps < 1 - SAME_STEP or abs(steps - round(steps)) > SAME_STEP * steps:
-        raise ValueError(f"{name}={value!r} is {steps:g} steps of the series; it must be one or more, without a rest.")
+        raise ValueError(f"{name}={value!r} is {steps:g} steps of the series; it must be a whole number, at least 1.")
     return round(steps)
 
 
@@ -151,13 +151,14 @@ def read_series(table: Any, time: str, target: str | None, columns: Sequence[str
         if not np.all(np.isfinite(values)):
             raise TableError(f"Column {name!r} has {np.sum(~np.isfinite(values)):,} missing or infinite values.")
     labels, codes = ([""], np.zeros(len(times), dtype=int)) if key is None else factorize(_column(frame, key))
+    if np.any(codes < 0):
+        raise TableError(f"The id column {key!r} has {np.sum(codes < 0):,} missing values. Leave out these rows.")
     found = []
     for code in np.unique(codes):
         index = np.flatnonzero(codes == code)
         index = index[np.argsort(times[index], kind="stable")]
-        name = labels[code] if code >= 0 else ""
-        step = infer_step(times[index], name) if target is not None else np.nan
-        found.append(Series(name, times[index], step, y[index], X[index]))
+        step = infer_step(times[index], labels[code]) if target is not None else np.nan
+        found.append(Series(labels[code], times[index], step, y[index], X[index]))
     return found
 
 
@@ -244,7 +245,7 @@ def time_splits(
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """Forecasts from many origins beside what came.
+    """Forecasts from many origins, with the observed values.
 
     Attributes
     ----------
