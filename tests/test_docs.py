@@ -40,6 +40,7 @@ README = (ROOT / "README.md").read_text()
 SHIPPING = (ROOT / "docs" / "shipping.md").read_text()
 COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text()
 COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
+BANDS = (ROOT / "docs" / "bands.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
 TABLES = (ROOT / "docs" / "tables.md").read_text()
@@ -115,6 +116,25 @@ def test_the_coverage_example_covers_once_it_is_calibrated(capsys):
     assert float(split[6]) < 0.8  # at the ends
     assert float(kernel[6]) > 0.84
     assert float(kernel[2]) > 0.88
+
+
+def test_the_example_of_bands_finds_the_column_that_matters(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", BANDS, re.S)
+    names = {}
+    exec(compile(example, "bands.md", "exec"), names)
+    first, second = np.split(np.array([float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]), 2)
+    np.testing.assert_allclose(first, 0.001, atol=2e-4)  # as the comment says
+    assert second.min() > 0.05
+    grid = names["grid"]
+    truth = np.sin(grid[:, :1]) + (0.3 + 0.05 * grid[:, :1]) * np.array([-1.2816, 0, 1.2816])
+    assert np.mean((names["band"][..., 0] < truth) & (truth < names["band"][..., 1])) > 0.95
+
+
+def test_the_page_of_bands_shows_what_was_measured():
+    from benchmarks.bands_page import END, START, write_coverage
+
+    measured = json.loads((ROOT / "benchmarks" / "bands.json").read_text())
+    assert write_coverage(measured).strip() == BANDS.split(START)[1].split(END)[0].strip()
 
 
 def test_the_theory_example_prints_what_the_page_shows(capsys):

@@ -207,6 +207,9 @@ class FitOptions(ModelOptions):
     noncrossing: str | None = kernel_option(
         None, '"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".'
     )
+    inference: bool = kernel_option(
+        False, "Estimate the covariance of the curves, so that `quernel predict --band` has confidence bands."
+    )
 
     no_recalibrate: bool = kernel_option(
         False, "Do not shift the levels by what held-out residuals show; rows that are streamed never are shifted."
@@ -263,6 +266,8 @@ class FitOptions(ModelOptions):
             params["noncrossing"] = None if noncrossing == "none" else noncrossing
         if self.no_recalibrate:
             params["recalibrate"] = False
+        if self.inference:
+            params["inference"] = True
         kernel = KernelQuantileRegressor(**params)
         _check_estimator(kernel, data.dask)
         return kernel

@@ -61,6 +61,13 @@ def predict(
             "they are calibrated, and the one of the fit is the default."
         ),
     ] = None,
+    band: Annotated[
+        float | None,
+        typer.Option(
+            help="Confidence level, such as 0.95, of bands for the fitted quantile curves, at each row by itself; the "
+            "model needs `quernel fit --inference`."
+        ),
+    ] = None,
     keep: Annotated[
         str | None, typer.Option(help="Columns of the data to copy to the output, separated by commas.")
     ] = None,
@@ -75,9 +82,10 @@ def predict(
     fitted = load_table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else parse_levels(quantiles)
     coverages = _parse_coverages(interval, fitted)
+    _check_band(band, fitted)
     names = list(dict.fromkeys(split_list(keep or "")))
     kept = PassthroughColumns(names, source, out, as_text=query is None and bool(source.csv_files()))
-    predictor = _Predictor(fitted, levels, coverages, kept)
+    predictor = _Predictor(fitted, levels, coverages, band, kept)
     with kept.open_source(fitted.encoder) as table:
         predictor.check_columns(table.schema)
         for sentence in table.notes:
@@ -93,6 +101,7 @@ def predict(
             "rows_infinite": predictor.infinite,
             "quantiles": levels,
             "intervals": coverages,
+            "band": band,
             "columns": [*kept.names, *predictor.names],
         }
         typer.echo(json.dumps(result))
@@ -124,6 +133,18 @@ def _parse_coverages(text: str | None, fitted: TableModel) -> list[float]:
     return coverages
 
 
+def _check_band(band: float | None, fitted: TableModel) -> None:
+    """Raise unless --band is a confidence level, and the model has bands."""
+    if band is None:
+        return
+    check_share("--band", band)
+    if getattr(fitted.model, "inference_", None) is None:
+        raise ValueError(
+            "--band needs a kernel model with the covariance of its curves. Fit it with quernel fit --estimator kernel "
+            "--inference."
+        )
+
+
 def check_output_format(out: Path) -> None:
     """Raise unless the extension of the output is that of a format that is written."""
     if split_extension(out)[0] in DATABASE:
@@ -153,6 +174,7 @@ class _Predictor:
     model: TableModel
     levels: list[float]
     coverages: list[float]
+    band: float | None
     kept: PassthroughColumns
     rows: int = 0
     outside: int = 0
@@ -164,6 +186,9 @@ class _Predictor:
         self.names = [_column_name(level) for level in self.levels]
         ends = [""] if len(self.coverages) == 1 else [f"_{one:g}" for one in self.coverages]
         self.names += [f"{side}{end}" for end in ends for side in ("lower", "upper") if self.coverages]
+        if self.band is not None:
+            curves = [_column_name(level) for level in self.model.quantiles_.tolist()]
+            self.names += [f"{curve}_{side}" for curve in curves for side in ("lower", "upper")]
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Raise, before any work, if the data lack a column, or one cannot be copied."""
@@ -205,6 +230,8 @@ class _Predictor:
         if self.coverages:
             bounds = self.model.predict_interval_encoded(X, self.coverages)
             answers += [*bounds.transpose(2, 1, 0).reshape(-1, len(X))]
+        if self.band is not None:
+            answers += [*self.model.predict_band_encoded(X, self.band).reshape(len(X), -1).T]
         beyond = self.model.extrapolates(X)
         self.rows += len(X)
         self.infinite += int(has_infinite(self.model.encoder, inputs).sum())

@@ -97,6 +97,18 @@ class TableModel:
             return np.stack([self.predict_interval_encoded(X, one) for one in several], axis=2)
         return self._predict_on_target_scale(lambda rows: self.model.predict_interval(rows, coverage), X)
 
+    def predict_band_encoded(self, X: Array, level: float) -> Array:
+        """Confidence band of every fitted curve at each row of an encoded matrix, shape (n, q, 2).
+
+        It is pointwise: rows may come in batches, and a simultaneous band depends on all of them. A band of the
+        logarithm is one of the target, for a quantile of the logarithm is the logarithm of the quantile.
+        """
+        if not isinstance(self.model, KernelQuantileRegressor):
+            raise ValueError(f"Bands are for a KernelQuantileRegressor; this model is a {type(self.model).__name__}.")
+        model = self.model
+        bounds = self._predict_on_target_scale(lambda rows: model.predict_band(rows, level, simultaneous=False), X)
+        return bounds.reshape(len(X), -1, 2)
+
     def predict_cdf(self, table: Any, y: ArrayLike) -> Array:
         """P(target <= y) for each row and its entry of y (or one y for all); see `KernelQuantileRegressor`."""
         X = self._encode(table)

@@ -13,6 +13,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_share
+from quernel.estimators.bands import InferenceMixin
 from quernel.estimators.base import CALIBRATING, KernelEstimator
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.levels import DistributionMixin, QuantileFunction, rearrange
@@ -41,7 +42,7 @@ CROSSING_ROWS = 20_000
 ROUNDING = 1e-10
 
 
-class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator):
+class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin, KernelEstimator):
     """Kernel quantile regression with random features, for several quantile levels at once.
 
     For every level tau it minimises
@@ -150,6 +151,10 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         quantile of leave-one-out residuals, which follow from the solution without refitting. Coefficients, objective
         and duality gap remain those of the optimum. Nothing is shifted for out-of-core data, for fits so rigid that it
         would not matter, and for several levels with ``noncrossing=None``. False is the paper's estimator.
+    inference : bool, default=False
+        Whether `fit` also estimates the covariance of the curves, for `predict_band`, `test_column` and `test_equal`
+        (docs/bands.md). That takes about as long as the fit, and M (M + 1) numbers per level at most. For a continuous
+        target in memory, and levels that are fitted one by one. A row of weight 2 counts as one observation.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the random features; pass an int for reproducible fits.
     verbose : int, default=0
@@ -203,6 +208,9 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         Point masses of y, ascending: values shared by at least 1 % of the training rows. Empty for most continuous
         targets. A quantile within 1e-4 of the robust scale of y from such a value is predicted as exactly that value,
         as is needed to count y <= quantile for counts, or amounts that are often zero.
+    inference_ : CurveInference or None
+        With ``inference=True``, the bias-corrected curves at the centre of confidence bands and their covariance; None
+        otherwise, and for a fit that was stopped.
     input_range_ : ndarray of shape (2, n_features_in_)
         Minimum and maximum of every column. `is_extrapolation` marks the rows that leave it; `predict` warns of rows
         that do so by more than a quarter of the range, since the model extrapolates there.
@@ -244,6 +252,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         dtype: str = "float64",
         warm_start: bool = False,
         recalibrate: bool = True,
+        inference: bool = False,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -264,6 +273,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         self.dtype = dtype
         self.warm_start = warm_start
         self.recalibrate = recalibrate
+        self.inference = inference
         self.random_state = random_state
         self.verbose = verbose
 
@@ -305,6 +315,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
         data = self._read(kernel, X, y, sample_weight)
         warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
+        self._check_inference(data)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         with self._reporting(data, loss):
             plan = self._plan(data, kernel, loss, start, budget)
@@ -341,6 +352,7 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
             "feature_error_": error,
             "frequent_values_": masses,
             "crossing_rate_": rate,
+            "inference_": self._estimate_inference(levels, data, plan, solution),
         }
         return own | {"_single": single, "_near": near}
 
@@ -451,6 +463,13 @@ class KernelQuantileRegressor(DistributionMixin, RegressorMixin, KernelEstimator
     def _check_parameters(self) -> Kernel:
         if not isinstance(self.recalibrate, bool | np.bool_):
             raise ValueError(f"recalibrate must be True or False; got {self.recalibrate!r}.")
+        if not isinstance(self.inference, bool | np.bool_):
+            raise ValueError(f"inference must be True or False; got {self.inference!r}.")
+        if self.inference and self.noncrossing == "joint":
+            raise ValueError(
+                "inference=True is for levels that are fitted one by one: the constraints of noncrossing='joint' "
+                "change the law of the curves where levels touch. Use noncrossing='rearrange'."
+            )
         check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
         if self.noncrossing == "joint" and (self.solver != "newton" or self.dtype != "float64"):
             raise ValueError(

@@ -79,7 +79,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         Whether to apply the one-standard-error rule: choose the largest alpha whose loss is within one standard error
         (between splits) of the lowest, for a smoother model that is not clearly worse.
     kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_seconds, max_memory, dtype, \
-    recalibrate, random_state, verbose :
+    recalibrate, inference, random_state, verbose :
         As in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the final fit
         chooses its own number. The search uses the Newton solver with a relative duality gap of 1e-3. With an integer
         `random_state` it uses the same random features as the final fit, the first 300 of them for "auto".
@@ -142,6 +142,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         max_memory: int | None = None,
         dtype: str = "float64",
         recalibrate: bool = True,
+        inference: bool = False,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -163,6 +164,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         self.max_memory = max_memory
         self.dtype = dtype
         self.recalibrate = recalibrate
+        self.inference = inference
         self.random_state = random_state
         self.verbose = verbose
 
@@ -202,6 +204,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             X, y, sample_weight = given, None, None
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
+        self._check_inference(data)
         points = self._check_points(noncrossing_points, data)
         self._refuse_size(data, kernel, loss)
         start = WarmStart(path=checkpoint)

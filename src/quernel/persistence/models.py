@@ -46,6 +46,7 @@ FORMAT = 1
 MODULES = (
     *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "multiclass", "splits")),
     *(f"estimators.{name}" for name in ("tabular", "tabular_parts", "forest_weights", "location_scale")),
+    "estimators.inference",
     *(
         "conformal.regressor",
         "conformal.methods",

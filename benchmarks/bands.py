@@ -1,0 +1,122 @@
+"""Coverage of confidence bands for quantile curves, in simulations whose quantile function is known.
+
+    python -m benchmarks.bands             # resumes: finished repetitions are in bands.json
+    python -m benchmarks.bands --page      # tables and picture of docs/bands.md from that file
+
+Every repetition draws rows, fits three levels, and asks whether the 95 % bands contain the true curves at 200 fixed
+points: at each (pointwise) and at all of them (simultaneous). Two negative controls share the fits: bands without the
+correction of the ridge's shrinkage, and bands whose density comes from residuals of the training rows themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quernel import KernelQuantileRegressor
+from quernel._files import write_atomically
+from quernel.datasets import make_heteroscedastic, make_homoscedastic, make_spline
+from quernel.estimators.inference import OPTIONS, confidence_bounds, estimate_inference
+from quernel.kernels import PeriodicSpline
+
+RESULTS = Path(__file__).with_name("bands.json")
+LEVELS, CONFIDENCE, POINTS = (0.1, 0.5, 0.9), 0.95, 200
+VARIANTS = {
+    "band": OPTIONS,
+    "no correction": replace(OPTIONS, corrections=0),
+    "in-sample density": replace(OPTIONS, rounds=0),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A design at one sample size; `r` and `gamma` of the spline design."""
+
+    design: str
+    n: int
+    repetitions: int
+    r: float = 0.0
+    gamma: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"spline({self.r:g}, {self.gamma:g})" if self.design == "spline" else self.design
+
+    def draw(self, seed: int) -> Any:
+        if self.design == "spline":
+            return make_spline(self.n, self.r, self.gamma, random_state=seed)
+        make = {"homoscedastic": make_homoscedastic, "heteroscedastic": make_heteroscedastic}[self.design]
+        return make(self.n, random_state=seed)
+
+    def model(self, seed: int) -> KernelQuantileRegressor:
+        shared: dict[str, Any] = {"recalibrate": False, "noncrossing": None, "random_state": seed}
+        if self.design == "spline":
+            return KernelQuantileRegressor(LEVELS, kernel=PeriodicSpline(1 / self.gamma), n_components=100, **shared)
+        return KernelQuantileRegressor(LEVELS, kernel="gaussian", bandwidth="auto", n_components=200, **shared)
+
+
+SIZES = {500: 200, 2_000: 200, 10_000: 40}
+CELLS = [
+    *(Cell(design, n, SIZES[n]) for n in SIZES for design in ("homoscedastic", "heteroscedastic")),
+    *(Cell("spline", n, SIZES[n], *pair) for n in SIZES for pair in ((0.5, 0.1), (0.8, 0.2), (0.2, 0.1))),
+]
+
+
+def repeat(cell: Cell, seed: int, variants: dict[str, Any]) -> dict[str, list[list[float]]]:
+    """Per variant and level: share of points covered, whether all are, mean width."""
+    X, y, quantile = cell.draw(seed)
+    model = cell.model(seed).fit(X, y)
+    points = np.random.default_rng(0).random((POINTS, X.shape[1]))
+    truth, Phi = quantile(points, LEVELS), model.feature_map_.transform(points)
+    found = {}
+    for name, options in variants.items():
+        fit = estimate_inference(
+            model.feature_map_,
+            X,
+            y,
+            np.full(len(y), 1 / len(y)),
+            model.coef_,
+            model.intercept_,
+            model.quantiles_,
+            model.alpha_,
+            fit_intercept=True,
+            options=options,
+        )
+        each, every = (confidence_bounds(fit, Phi, CONFIDENCE, simultaneous=both) for both in (False, True))
+        inside, all_inside = ((b[..., 0] <= truth) & (truth <= b[..., 1]) for b in (each, every))
+        width = (each[..., 1] - each[..., 0]).mean(axis=0)
+        rows = zip(inside.mean(axis=0), all_inside.all(axis=0), width, strict=True)
+        found[name] = [[round(float(a), 4), float(b), round(float(c), 5)] for a, b, c in rows]
+    return found
+
+
+def main() -> None:
+    """Run what is missing, a tenth of the repetitions of every cell at a time."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for tenth in range(1, 11):
+        for cell in CELLS:
+            key = f"{cell.name} n={cell.n}"
+            record = results.setdefault(key, {"cell": asdict(cell), "repetitions": 0, "seconds": 0.0, "sums": {}})
+            start = time.process_time()
+            while record["repetitions"] < cell.repetitions * tenth // 10:
+                found = repeat(cell, record["repetitions"], VARIANTS)
+                for name, values in found.items():
+                    old = record["sums"].get(name, np.zeros((len(LEVELS), 3)).tolist())
+                    record["sums"][name] = np.round(np.add(old, values), 5).tolist()
+                record["repetitions"] += 1
+            record["seconds"] = round(record["seconds"] + time.process_time() - start, 1)
+            with write_atomically(RESULTS, overwrite=True) as part:
+                part.write_text(json.dumps(results, indent=1) + "\n")
+            print(tenth, key, record["seconds"], flush=True)
+
+
+if __name__ == "__main__":
+    from benchmarks.bands_page import write_page
+
+    write_page() if "--page" in sys.argv else main()
