@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import single_threaded_blas
@@ -287,7 +288,7 @@ class KernelEstimator(BaseEstimator):
         warn_not_converged(self, self._output_names(), solution.stopped_by)
         return self
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # Not "categorical": scikit-learn's checks round the numbers for estimators that say so.
         tags.input_tags.allow_nan = tags.input_tags.string = True

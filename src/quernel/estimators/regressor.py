@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
@@ -158,7 +159,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         X, y, weight = check_scored(self, X, y, sample_weight)
         return self.loss_.d2_score(y, self._predict_raw(X), weight)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # As in KernelQuantileRegressor: only alpha="auto" adapts to the data.
         tags.regressor_tags.poor_score = self.alpha != "auto"

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_positive, check_share
@@ -273,7 +274,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
             lines.append(f"ended early: {self.stopped_by_}")
         return "\n".join(lines)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = True
         return tags

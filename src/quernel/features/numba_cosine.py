@@ -8,12 +8,11 @@ only: whoever changes the constants in `cosine` changes something here, too.)
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from quernel._compile import compiled
-from quernel.features.cosine import C0, C1, C2, C3, C4, C5, C6, C7, INVERSE_PI, MAX_ARGUMENT, PI_1, PI_2
+from quernel.features.cosine import C0, C1, C2, C3, C4, C5, C6, C7, INVERSE_PI, MAX_ARGUMENT, PI_1, PI_2, Array
 
 # Adding it rounds a number below 2^51 to an integer, whose parity is then the last bit: rint and (-1)^k for the price
 # of an addition.
@@ -21,7 +20,7 @@ ROUNDING = 1.5 * 2**52
 
 
 @compiled(inline="always")
-def _write(line: Any, n_too_large: int, scale: Any, out: Any, i: int) -> None:
+def _write(line: Array, n_too_large: int, scale: Array, out: Array, i: int) -> None:
     """out[i] = scale * cos(line), for one row of angles, so many of which are beyond MAX_ARGUMENT."""
     if n_too_large == 0:
         for j in range(len(line)):
@@ -38,7 +37,7 @@ def _write(line: Any, n_too_large: int, scale: Any, out: Any, i: int) -> None:
 
 
 @compiled()
-def scaled_cosine(z: Any, phase: Any, scale: Any, out: Any) -> None:
+def scaled_cosine(z: Array, phase: Array, scale: Array, out: Array) -> None:
     """out[i, j] = scale[j] * cos(z[i, j] + phase[j]); `out` may be `z` itself, or of another floating type."""
     line = np.empty(z.shape[1])
     for i in range(len(z)):
@@ -51,7 +50,7 @@ def scaled_cosine(z: Any, phase: Any, scale: Any, out: Any) -> None:
 
 
 @compiled()
-def scaled_cosine_fused(X: Any, frequencies: Any, phase: Any, scale: Any, out: Any) -> None:
+def scaled_cosine_fused(X: Array, frequencies: Array, phase: Array, scale: Array, out: Array) -> None:
     """out = scale * cos(X @ frequencies + phase), for X with few columns: a row of the product is computed on the fly.
 
     Saves writing and reading the (n, M) matrix of angles, which for few columns costs more than the product itself.

@@ -12,17 +12,19 @@ are vectorised; so is the search for the segment, because a function call there 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 from quernel._compile import compiled
+
+Array = NDArray[np.floating]
+Mask = NDArray[np.bool_]
 
 FAST = {"contract", "reassoc", "nsz"}  # sums may be reordered; nan and infinity keep their meaning
 
 
 @compiled(fastmath=FAST)
-def predict_row(features: Any, i: int, coef: Any, prediction: Any) -> None:
+def predict_row(features: Array, i: int, coef: Array, prediction: Array) -> None:
     """Phi_i'u of one row for all columns, four at a time to share the loads of its features."""
     n_columns, n_features = coef.shape
     unrolled = n_columns - n_columns % 4
@@ -44,9 +46,9 @@ def predict_row(features: Any, i: int, coef: Any, prediction: Any) -> None:
 
 @compiled(fastmath=FAST)
 def screen_rows(
-    features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    band: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any, active_phi_t_dual: Any, mean_dual: Any,
-    active_mean_dual: Any, constant: Any, loss: Any,
+    features: Array, offset: Array, sign: Array, share: Array, coef: Array, intercept: Array, knots: Array,
+    slopes: Array, offsets: Array, band: Array, residual: Array, dual: Array, active: Mask, phi_t_dual: Array,
+    active_phi_t_dual: Array, mean_dual: Array, active_mean_dual: Array, constant: Array, loss: Array,
 ) -> None:  # fmt: skip
     """Screen all rows of a block at a fit.
 
@@ -90,9 +92,10 @@ def screen_rows(
 
 @compiled(fastmath=FAST)
 def screen_active_rows(
-    features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    widest: Any, narrowest: Any, errors: Any, shifts: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any,
-    active_phi_t_dual: Any, mean_dual: Any, active_mean_dual: Any, constant: Any,
+    features: Array, offset: Array, sign: Array, share: Array, coef: Array, intercept: Array, knots: Array,
+    slopes: Array, offsets: Array, widest: Array, narrowest: Array, errors: Array, shifts: Array, residual: Array,
+    dual: Array, active: Mask, phi_t_dual: Array, active_phi_t_dual: Array, mean_dual: Array, active_mean_dual: Array,
+    constant: Array,
 ) -> None:  # fmt: skip
     """`screen_rows` for the active rows only, at another fit and with the bands of `active_set.ScreeningBands`.
 
@@ -143,9 +146,9 @@ def screen_active_rows(
 
 @compiled(fastmath=FAST)
 def screen_rows_together(
-    features: Any, offset: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    band: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any, active_phi_t_dual: Any, mean_dual: Any,
-    active_mean_dual: Any, constant: Any, loss: Any,
+    features: Array, offset: Array, share: Array, coef: Array, intercept: Array, knots: Array, slopes: Array,
+    offsets: Array, band: Array, residual: Array, dual: Array, active: Mask, phi_t_dual: Array,
+    active_phi_t_dual: Array, mean_dual: Array, active_mean_dual: Array, constant: Array, loss: Array,
 ) -> None:  # fmt: skip
     """`screen_rows` for several quantile levels of one target: one knot per column, the same offset, sign 1.
 
@@ -201,9 +204,9 @@ def screen_rows_together(
 
 @compiled(fastmath=FAST)
 def verify_rows(
-    features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    dual: Any, active: Any, residual: Any, off_segment: Any, phi_t_dual: Any, mean_dual: Any, loss: Any,
-    worst_violation: Any,
+    features: Array, offset: Array, sign: Array, share: Array, coef: Array, intercept: Array, knots: Array,
+    slopes: Array, offsets: Array, dual: Array, active: Mask, residual: Array, off_segment: Mask, phi_t_dual: Array,
+    mean_dual: Array, loss: Array, worst_violation: Array,
 ) -> None:  # fmt: skip
     """KKT check of all rows of a block at a new fit, with given duals.
 
@@ -245,7 +248,7 @@ def verify_rows(
 
 
 @compiled(fastmath=FAST)
-def phi_t_dual_by_sign(features: Any, weighted: Any, phi_t_positive: Any, phi_t_negative: Any) -> None:
+def phi_t_dual_by_sign(features: Array, weighted: Array, phi_t_positive: Array, phi_t_negative: Array) -> None:
     """Sum weighted (q, m) times features, positive and negative weights apart."""
     n_columns, n_features = phi_t_positive.shape
     for i in range(weighted.shape[1]):
@@ -261,7 +264,14 @@ def phi_t_dual_by_sign(features: Any, weighted: Any, phi_t_positive: Any, phi_t_
 
 @compiled(fastmath=FAST)
 def smoothed_gradient_column(
-    residual: Any, anchor: Any, share: Any, signed_share: Any, low: float, high: float, width: float, weighted: Any
+    residual: Array,
+    anchor: Array,
+    share: Array,
+    signed_share: Array,
+    low: float,
+    high: float,
+    width: float,
+    weighted: Array,
 ) -> tuple[float, float, float, float, int]:
     """Duals v = clip(r / width + anchor, low, high) of one column of a two-piece loss, and their sums.
 
@@ -286,7 +296,7 @@ def smoothed_gradient_column(
 
 @compiled(fastmath=FAST)
 def eval_along_direction_column(
-    residual: Any, anchor: Any, change: Any, share: Any, low: float, high: float, width: float, step: float
+    residual: Array, anchor: Array, change: Array, share: Array, low: float, high: float, width: float, step: float
 ) -> tuple[float, float]:
     """First and second derivative in `step` of one column's smoothed mean loss at residual - step change."""
     slope, curvature = 0.0, 0.0
@@ -301,7 +311,7 @@ def eval_along_direction_column(
 
 
 @compiled()
-def active_rows(at: Any, anchor: Any, low: float, high: float, width: float) -> Any:
+def active_rows(at: Array, anchor: Array, low: float, high: float, width: float) -> NDArray[np.intp]:
     """Indices of the rows whose v is not clipped, at residuals `at`."""
     scale = 1 / width
     found, count = np.empty(len(at), np.intp), 0
@@ -314,14 +324,14 @@ def active_rows(at: Any, anchor: Any, low: float, high: float, width: float) -> 
 
 @compiled()
 def probe_levels(
-    y: Any,
-    share: Any,
-    constraint_weight: Any,
-    levels: Any,
-    curves: Any,
-    change: Any,
-    v: Any,
-    m: Any,
+    y: Array,
+    share: Array,
+    constraint_weight: Array,
+    levels: Array,
+    curves: Array,
+    change: Array,
+    v: Array,
+    m: Array,
     width: float,
     length: float,
 ) -> tuple[float, float]:

@@ -57,7 +57,7 @@ MODULES = (
     ),
     *(f"kernels.{name}" for name in ("base", "fourier", "periodic")),
     *("losses.regression", "losses.margins"),
-    *(f"forecasting.{name}" for name in ("adaptive", "features", "forecaster", "scenarios", "series")),
+    *(f"forecasting.{name}" for name in ("adaptive", "features", "forecaster", "series")),
     *("tuning.plan", "tuning.alpha", "tuning.bandwidth", "tuning.n_components"),
     *("tables.columns", "tables.encoder", "metrics"),
 )
