@@ -19,7 +19,7 @@ def drifting(n=3000, seed=0):
     return X, np.sin(X[:, 0]) + 0.5 * late + (0.2 + 0.8 * late) * rng.standard_normal(n)
 
 
-def walk_forward(X, y, method, batch=10, coverage=0.9):
+def walk_forward(X, y, method, batch=20, coverage=0.9):
     n = 1000
     base = KernelQuantileRegressor(bandwidth=1.0, n_components=30, alpha=1e-3, random_state=0)
     model = AdaptiveConformalRegressor(base, coverage, method=method).fit(X[:n], y[:n])

@@ -30,7 +30,7 @@ from quernel.forecasting.series import (
     count_steps,
     fill_missing,
     format_time,
-    is_dated,
+    has_numbers,
     read_series,
     to_seconds,
 )
@@ -177,7 +177,8 @@ class QuantileForecaster(BaseEstimator):
             # too low, and intervals too narrow.
             kwargs = {"groups": blocks} if has_fit_parameter(model, "groups") else {}
             models.append(model.fit(rows, values, **kwargs))
-        self.models_, self.series_, self._dated = models, series, is_dated(y, self.time)
+        self.models_, self.series_, self._dated = models, series, not has_numbers(y, self.time)
+        self._whole_ids = has_numbers(y, self.id) and all(key.lstrip("-").isdigit() for key in self.keys_)
         self._backend = nw.from_native(y).implementation.value if hasattr(y, "columns") else None
         return self
 
@@ -448,8 +449,10 @@ class QuantileForecaster(BaseEstimator):
         stamps = np.round(seconds * 1e6).astype("M8[us]") if self._dated else seconds
         table: dict[str, Any] = {self.time: stamps}
         if self.id is not None:
-            keys = [[one.key] * len(t) for one, t in zip(self.series_, times, strict=True)]
-            table[self.id] = np.array([key for part in keys for key in part])
+            # Whole numbers are written as such, so that forecasts can be joined to other tables.
+            keys = np.array([one.key for one in self.series_])
+            keys = keys.astype(int) if self._whole_ids else keys
+            table[self.id] = np.repeat(keys, [len(one) for one in times])
         table |= dict(zip(level_names(levels), np.concatenate(curves).T, strict=True))
         assert self._backend is not None
         return nw.from_dict(table, backend=self._backend).to_native()

@@ -177,9 +177,10 @@ def as_columns(y: Any, time: str, target: str) -> dict[str, Any]:
     return {time: np.asarray(index) if dated else np.arange(len(values), dtype=float), target: values}
 
 
-def is_dated(y: Any, time: str) -> bool:
-    """Whether the times of a table are dates rather than numbers."""
-    return hasattr(y, "columns") and open_frame(y).get(time).kind != "number"
+def has_numbers(y: Any, column: str | None) -> bool:
+    """Whether a column of a table holds numbers; False if there is no table, or no such column."""
+    frame = open_frame(y) if hasattr(y, "columns") else None
+    return frame is not None and column in frame.names and frame.get(column).kind == "number"
 
 
 def fill_missing(y: Array, season: int) -> Array:
