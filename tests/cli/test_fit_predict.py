@@ -386,6 +386,22 @@ def test_learned_bandwidths_and_joint_levels(folder, tmp_path):
     assert json.loads(ran.stdout)["bandwidth"] == list(model.bandwidth_choice_.bandwidth)
 
 
+def test_tails_reach_beyond_the_fitted_levels(folder, tmp_path):
+    x = np.random.default_rng(0).uniform(0, 1, (600, 2))
+    table = pa.table({"x": x[:, 0], "y": -np.log(x[:, 1])})
+    csv.write_csv(table, tmp_path / "t.csv")
+    fit = "fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", "--bandwidth", "auto", *QUICK
+    ran = run(*fit, "--tails", "pareto")
+    assert ran.returncode == 0, ran.stderr
+    ran = run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv", "--quantiles", "0.5,0.999")
+    assert ran.returncode == 0, ran.stderr
+    found, model = read_table(tmp_path / "p.csv")["q0.999"].to_numpy(), quernel.load(tmp_path / "m")
+    np.testing.assert_allclose(found, model.predict(table, quantiles=0.999), rtol=1e-9)
+    assert np.all(found > model.predict(table, quantiles=0.9))
+    refused = run(*fit, "--tails", "normal", "--force")
+    assert "--tails must be one of pareto, none" in refused.stderr
+
+
 def test_calibrated_intervals_are_further_columns(folder, tmp_path):
     options = "--columns", "size,place", "--log-target", "--conformal", *QUICK
     ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)

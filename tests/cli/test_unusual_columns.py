@@ -137,6 +137,7 @@ def test_numbers_beyond_reckoning_are_refused_by_the_name_of_their_column(here, 
     ("options", "message"),
     [
         (("--noncrossing", "joint"), "--noncrossing joint needs all rows in memory"),
+        (("--tails", "pareto"), "--tails pareto needs all rows in memory"),
         (("--components", "exact"), "--components exact needs all rows in memory"),
     ],
 )

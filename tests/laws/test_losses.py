@@ -11,6 +11,7 @@ from support.loss_laws import LAWS
 
 LEVELS = np.array([0.05, 0.5, 0.9])
 THREE = np.array([0.3, 1.0, 2.5])
+SHAPES = np.array([-0.4, 0.0, 0.3])
 ALIKE = {"n_columns": 3}
 LOSSES = {
     "pinball": Pinball(LEVELS),
@@ -21,6 +22,7 @@ LOSSES = {
     "squared": Squared(**ALIKE),
     "expectile": losses.Expectile(LEVELS),
     "logcosh": losses.LogCosh(THREE),
+    "generalized_pareto": losses.GeneralizedPareto(SHAPES),
     "hinge": Hinge(**ALIKE),
     "squared_hinge": losses.SquaredHinge(**ALIKE),
     "smoothed_hinge": losses.SmoothedHinge(THREE),
@@ -34,6 +36,15 @@ def rounded(r, width, low, high):
     return v * r - width * v * v / 2
 
 
+def pareto(r, shape):
+    """- log density of e^r under the generalised Pareto law of scale 1, less its least value; slopes up to 20."""
+    bent = min(r, math.log(21 / (1 - 20 * shape)) if 20 * shape < 1 else 100.0)
+    if shape == 0:
+        return math.expm1(bent) - bent + 20 * (r - bent)
+    log = (1 + 1 / shape) * math.log1p(shape / (1 + shape) * math.expm1(bent))
+    return log - bent + min(1 / shape if shape > 0 else 20, 20) * (r - bent)
+
+
 # Each loss again, as a person would say it: of one residual (1 - y f for a loss of the margin), in one column.
 BY_HAND = {
     "pinball": lambda r, k: LEVELS[k] * r if r >= 0 else (LEVELS[k] - 1) * r,
@@ -44,6 +55,7 @@ BY_HAND = {
     "squared": lambda r, k: r * r,
     "expectile": lambda r, k: (LEVELS[k] if r >= 0 else 1 - LEVELS[k]) * r * r,
     "logcosh": lambda r, k: THREE[k] ** 2 * math.log1p(2 * math.sinh(r / THREE[k] / 2) ** 2),
+    "generalized_pareto": lambda r, k: pareto(r, SHAPES[k]),
     "hinge": lambda r, k: max(r, 0),
     "squared_hinge": lambda r, k: max(r, 0) ** 2,
     "smoothed_hinge": lambda r, k: rounded(r, THREE[k], 0, 1),
@@ -59,6 +71,7 @@ STEEPEST = {
     "squared": np.full(3, np.inf),
     "expectile": np.full(3, np.inf),
     "logcosh": THREE,
+    "generalized_pareto": np.array([20, 20, 1 / 0.3]),
     "hinge": np.ones(3),
     "squared_hinge": np.full(3, np.inf),
     "smoothed_hinge": np.ones(3),

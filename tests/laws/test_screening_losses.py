@@ -12,6 +12,7 @@ from quernel.losses import (
     Absolute,
     EpsilonInsensitive,
     Expectile,
+    GeneralizedPareto,
     Hinge,
     Huber,
     LogCosh,
@@ -29,6 +30,7 @@ N, M = 60_000, 40
 # Losses that are linear where most rows lie, so that rows can be screened, and losses that are curved there.
 LINES = [Absolute(), EpsilonInsensitive(0.2), Huber(0.02), SmoothedPinball(0.02, 0.3), Hinge(), SmoothedHinge(0.02)]
 CURVES = [Huber(1.0), Squared(), Expectile(0.8), LogCosh(), SquaredHinge(), SmoothedHinge(2.0), Logistic()]
+CURVES += [GeneralizedPareto(0.2), GeneralizedPareto(-0.2)]
 
 
 @pytest.fixture(scope="module")

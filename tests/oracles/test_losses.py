@@ -13,7 +13,7 @@ from quernel.objective import Problem
 from quernel.objective.duality_gap import certify
 from quernel.objective.null_model import null_model
 from quernel.solvers import SOLVERS, newton
-from support.loss_optima import LENGTH, LEVEL, MARGIN, SPLITS, known_solver, objective, optimum
+from support.loss_optima import LENGTH, LEVEL, MARGIN, SHAPE, SPLITS, known_solver, objective, optimum
 
 MADE = {
     "pinball": losses.Pinball(LEVEL),
@@ -24,6 +24,7 @@ MADE = {
     "squared": losses.Squared(),
     "expectile": losses.Expectile(LEVEL),
     "logcosh": losses.LogCosh(LENGTH),
+    "generalized_pareto": losses.GeneralizedPareto(SHAPE),
     "hinge": losses.Hinge(),
     "squared_hinge": losses.SquaredHinge(),
     "smoothed_hinge": losses.SmoothedHinge(LENGTH),

@@ -15,6 +15,7 @@ from sklearn.svm import SVC, SVR, LinearSVC
 from support.pinball_optima import _tight, shares
 
 LEVEL, LENGTH = 0.3, 0.7
+SHAPE = 0.3  # of the generalised Pareto law
 SPLITS = {
     "pinball": {"up": LEVEL, "down": 1 - LEVEL},
     "absolute": {"up": 1, "down": 1},
@@ -50,6 +51,8 @@ def value_by_hand(name, r):
             return np.where(r >= 0, LEVEL, 1 - LEVEL) * r**2
         case "logcosh":
             return LENGTH**2 * (np.logaddexp(r / LENGTH, -r / LENGTH) - np.log(2))
+        case "generalized_pareto":
+            return (1 + 1 / SHAPE) * (np.logaddexp(0, np.log(SHAPE) + r) - np.log1p(SHAPE)) - r
         case "hinge":
             return np.maximum(r, 0)
         case "squared_hinge":
@@ -71,7 +74,9 @@ def objective(name, features, y, alpha, coef, constant=0.0, weight=None):
 def optimum(name, features, y, alpha, weight=None, intercept=False):
     """What F comes to by Clarabel and, where the problem is its own, by a well-known solver."""
     points = [
-        (exponential if name in ("logistic", "logcosh") else quadratic)(name, features, y, alpha, weight, intercept)
+        (exponential if name in ("logistic", "logcosh", "generalized_pareto") else quadratic)(
+            name, features, y, alpha, weight, intercept
+        )
     ]
     known = known_solver(name, features, y, alpha, weight, intercept)
     if known is not None:
@@ -135,6 +140,9 @@ def exponential(name, features, y, alpha, weight=None, intercept=False):
     design = np.column_stack([features, np.ones(n)]) if intercept else features
     if name == "logistic":  # z = -y f
         slope, start, scale, drop = -y[:, None] * design, np.zeros(n), 1.0, np.zeros(n)
+    elif name == "generalized_pareto":  # (1 + 1/shape) log(1 + exp z) - r,  z = log shape + r
+        slope, start, scale = -design, np.log(SHAPE) + y, 1 + 1 / SHAPE
+        drop = np.full(n, 2 / scale)
     else:  # log cosh x = log(1 + exp 2x) - x - log 2,  x = (y - f) / length
         slope, start, scale = -2 * design / LENGTH, 2 * y / LENGTH, LENGTH**2
         drop = np.ones(n)

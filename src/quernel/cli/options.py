@@ -215,6 +215,10 @@ class FitOptions(ModelOptions):
         False, "Do not shift the levels by what held-out residuals show; rows that are streamed never are shifted."
     )
 
+    tails: str | None = kernel_option(
+        None, '"pareto" fits a generalised Pareto law beyond the outer levels, for levels such as 0.999; or "none".'
+    )
+
     def choose_estimator(self, other_options: Sequence[str]) -> EstimatorChoice:
         """Return the estimator by the options alone; `other_options` of the command are given, and for the kernel."""
         wanted = check_one_of("--estimator", self.estimator, ESTIMATORS)
@@ -268,6 +272,8 @@ class FitOptions(ModelOptions):
             params["recalibrate"] = False
         if self.inference:
             params["inference"] = True
+        if self.tails is not None:
+            params["tails"] = None if check_one_of("--tails", self.tails, ("pareto", "none")) == "none" else self.tails
         kernel = KernelQuantileRegressor(**params)
         _check_estimator(kernel, data.dask)
         return kernel

@@ -19,6 +19,7 @@ from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_n
 from quernel.estimators.levels import DistributionMixin, QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
 from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, evaluate_outputs, feature_error
+from quernel.estimators.tails import attach_tails, check_tail_level, choose_tail_levels, fit_tails
 from quernel.estimators.validation import check_levels, check_rows
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.estimators.warnings import warn_if_alpha_is_level
@@ -155,6 +156,15 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         Whether `fit` also estimates the covariance of the curves, for `predict_band`, `test_column` and `test_equal`
         (docs/bands.md). That takes about as long as the fit, and M (M + 1) numbers per level at most. For a continuous
         target in memory, and levels that are fitted one by one. A row of weight 2 counts as one observation.
+    tails : {None, "pareto"}, default=None
+        What is beyond the outermost levels. None: nothing is known, and other levels are refused. "pareto": a
+        generalised Pareto law whose scale depends on x, so that `predict` has any level, such as 0.999, `predict_cdf`,
+        `sample` and `crps` have tails, and `predict_expected_shortfall` exists (docs/tails.md). It needs rows in memory
+        and at least 50 of them beyond an outer level; print `upper_tail_`. `max_seconds` does not limit it.
+    tail_level : float or "auto", default="auto"
+        With tails, the fitted level from which on there is a tail, 0.8 or more; the lower tail begins at 1 minus it if
+        that is fitted. Fitted levels beyond it are predicted by the tail. "auto" is, on each side, the outermost fitted
+        level that about 200 rows exceed or, if there is none, the one closest to 0.8.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the random features; pass an int for reproducible fits.
     verbose : int, default=0
@@ -170,6 +180,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
     level_shift_ : ndarray of shape (q,)
         What `predict` adds to each level before levels are sorted, in units of y; see `recalibrate`. Predictions at a
         point mass of y stay there.
+    lower_tail_, upper_tail_ : ParetoTail or None
+        With ``tails="pareto"``, the tails: level, shape with its standard error, kind, scale; print them.
     alpha_ : float
         The ridge weight used.
     alpha_choice_ : AlphaChoice or None
@@ -232,6 +244,9 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
     True
     """
 
+    tails: str | None = None  # so that files of models without them can be read
+    tail_level: float | str = "auto"
+
     def __init__(
         self,
         quantiles: float | ArrayLike = 0.5,
@@ -253,6 +268,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         warm_start: bool = False,
         recalibrate: bool = True,
         inference: bool = False,
+        tails: str | None = None,
+        tail_level: float | str = "auto",
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -274,6 +291,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         self.warm_start = warm_start
         self.recalibrate = recalibrate
         self.inference = inference
+        self.tails = tails
+        self.tail_level = tail_level
         self.random_state = random_state
         self.verbose = verbose
 
@@ -316,12 +335,25 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
         self._check_inference(data)
+        tail_levels = self._choose_tails(levels, data)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         with self._reporting(data, loss):
             plan = self._plan(data, kernel, loss, start, budget)
             solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
             own = self._describe_levels(levels, single, data, plan, solution)
+        if tail_levels is not None:
+            feature_map, intercept = solution.feature_map, bool(self.fit_intercept)
+            own["lower_tail_"], own["upper_tail_"] = fit_tails(
+                data.summary.source, levels, tail_levels, feature_map, plan, intercept, self.tol
+            )
         return self._store(data, plan, solution, start, **own)
+
+    def _choose_tails(self, levels: Array, data: FitData) -> tuple[float | None, float | None] | None:
+        """Levels at which the lower and the upper tail begin, or None without tails."""
+        if self.tails is None:
+            return None
+        given = None if isinstance(self.tail_level, str) else float(self.tail_level)
+        return choose_tail_levels(levels, data.summary.n_rows, given)
 
     def _describe_levels(
         self, levels: Array, single: bool, data: FitData, plan: FitPlan, solution: Solution
@@ -366,9 +398,9 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             Or an object of `quernel.data`, which is read block by block, or a Dask collection, whose predictions are a
             lazy Dask array.
         quantiles : float, sequence of floats or None
-            Levels to predict, between the lowest and the highest fitted one. They are interpolated between the fitted
-            quantiles (sorted, whatever `noncrossing` is), linearly in the normal score of the level. None predicts the
-            fitted levels.
+            Levels to predict, between the lowest and the highest fitted one unless there are tails. They are
+            interpolated between the fitted quantiles (sorted, whatever `noncrossing` is), linearly in the normal score
+            of the level. None predicts the fitted levels.
         as_frame : bool, default=False
             Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
 
@@ -403,7 +435,10 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         check_is_fitted(self)
         check_share("coverage", coverage)
         tail = (1 - coverage) / 2
-        widest = 1 - 2 * max(self.quantiles_.min(), 1 - self.quantiles_.max())
+        low, high = self.quantiles_.min(), self.quantiles_.max()
+        if self.tails is not None:
+            low, high = 0.0 if self.lower_tail_ else low, 1.0 if self.upper_tail_ else high
+        widest = 1 - 2 * max(low, 1 - high)
         if widest <= 0:
             raise ValueError(
                 f"An interval needs a fitted level on either side of 0.5; this model has {self.quantiles_.tolist()}. "
@@ -417,6 +452,22 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             )
         bounds = self.predict(X, quantiles=[tail, 1 - tail])
         return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
+
+    @blockwise
+    def predict_expected_shortfall(self, X: Any, level: float = 0.975) -> Array:
+        """Mean of y beyond its quantile at a level, shape (n,): above it for 0.5 or more, below it for less.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), or as in `predict`
+        level : float, default=0.975
+            Strictly between 0 and 1. It needs ``tails="pareto"``, and a tail on the side of the level.
+        """
+        check_is_fitted(self)
+        check_share("level", level)
+        if self.tails is None:
+            raise ValueError("The expected shortfall depends on the tails: fit with tails='pareto'.")
+        return self._distribution(check_rows(self, X)).mean_beyond(float(level))
 
     def kernel_gap(
         self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, similarity_only: bool = False
@@ -471,6 +522,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
                 "change the law of the curves where levels touch. Use noncrossing='rearrange'."
             )
         check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
+        check_choice("tails", self.tails, (None, "pareto"))
+        check_tail_level(self.tail_level)
         if self.noncrossing == "joint" and (self.solver != "newton" or self.dtype != "float64"):
             raise ValueError(
                 "noncrossing='joint' is for solver='newton' and dtype='float64' only; got "
@@ -482,6 +535,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         yield from super()._restrictions(needed)
         if self.noncrossing == "joint":
             yield 'noncrossing="joint"', 'noncrossing="rearrange"'
+        if self.tails is not None and needed == "out_of_core":
+            yield f"tails={self.tails!r}", "tails=None"
 
     def _default_alpha(self, summary: DataSummary, loss: Loss) -> float:  # noqa: ARG002
         return auto_alpha(summary.target_scale, summary.n_distinct)
@@ -526,6 +581,11 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
 
     def _curves(self, X: Array) -> Array:
         """Predictions at the fitted levels, (n, q), in their given order; sorted unless `noncrossing` is None."""
+        if self.tails is not None:
+            fitted = self._distribution(X)
+            beyond = (self.quantiles_ < fitted.levels[0]) | (self.quantiles_ > fitted.levels[-1])
+            if beyond.any() and self.noncrossing is not None:
+                return fitted.at(self.quantiles_)
         curves = self._predict_raw(X)
         return curves if self.noncrossing is None else rearrange(curves, self.quantiles_, self._failed_levels())
 
@@ -537,7 +597,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         """Conditional quantile functions of the rows: ascending levels, sorted quantiles."""
         order = np.argsort(self.quantiles_)
         curves = rearrange(self._predict_raw(X), self.quantiles_, self._failed_levels())
-        return QuantileFunction(self.quantiles_[order], curves[:, order])
+        fitted = QuantileFunction(self.quantiles_[order], curves[:, order])
+        return fitted if self.tails is None else attach_tails(fitted, X, self.lower_tail_, self.upper_tail_)
 
 
 def _evaluate_snapped(outputs: Callable[[Array], Array], masses: Array, near: float, X: Array) -> Array:

@@ -37,9 +37,10 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
     ----------
     loss : str or object of `quernel.losses`, default="huber"
         "huber", "epsilon_insensitive" (support vector regression), "absolute", "pinball" (at level 1/2),
-        "smoothed_pinball", "squared" (kernel ridge regression), "expectile" (at level 1/2), "logcosh". For a loss
-        given by name, its length, such as Huber's threshold, is set relative to a robust scale of y. An object has its
-        own, in units of y: ``Huber(1.5)``, ``EpsilonInsensitive(0.01)``, ``Expectile(0.9)``.
+        "smoothed_pinball", "squared" (kernel ridge regression), "expectile" (at level 1/2), "logcosh",
+        "generalized_pareto" (log scale of exceedances whose logarithms are y). For a loss given by name, its length,
+        such as Huber's threshold, is set relative to a robust scale of y. An object has its own, in units of y:
+        ``Huber(1.5)``, ``EpsilonInsensitive(0.01)``, ``Expectile(0.9)``.
     kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_seconds, max_memory, dtype, \
     warm_start, random_state, verbose :
         As in `KernelQuantileRegressor`. ``solver="admm"`` supports these losses, too.

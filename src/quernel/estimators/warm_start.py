@@ -34,7 +34,10 @@ MAGIC = b"quernel checkpoint\n"
 # Relative tolerance of numbers in fingerprints: the same rows, summed in other blocks, differ by rounding.
 ROUNDING = 1e-9
 # Parameters left out of the fingerprint: they change how far or how fast a fit goes, not its solution.
-NOT_COMPARED = ("max_iter", "max_seconds", "max_memory", "verbose", "tol", "warm_start", "recalibrate", "inference")
+NOT_COMPARED = (
+    *("max_iter", "max_seconds", "max_memory", "verbose", "tol", "warm_start", "recalibrate"),
+    *("inference", "tails", "tail_level"),
+)
 
 
 class Checkpoint:

@@ -51,6 +51,7 @@ RANGES: dict[str, Callable[[Array], Mask]] = {
     "positive": lambda values: (values > 0) & np.isfinite(values),
     "0 or more": lambda values: (values >= 0) & np.isfinite(values),
     "strictly between 0 and 1": lambda values: (values > 0) & (values < 1),
+    "above -1": lambda values: (values > -1) & np.isfinite(values),
 }
 # Iterations after which `monotone_root` stops at the latest. Bisection alone halves the bracket each time, so far fewer
 # reach machine precision: this is a safeguard.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlog1py
 
-from quernel.losses.base import Parameter, Piecewise, Smooth
+from quernel.losses.base import Parameter, Piecewise, Smooth, monotone_root
 
 Array = NDArray[np.floating]
 
@@ -315,6 +315,112 @@ class LogCosh(Smooth):
         """scale artanh(v / scale), with v kept off +-scale so that the result is finite."""
         below_one = 1 - np.finfo(float).epsneg
         return self.scale * np.arctanh(np.clip(dual / self.scale, -below_one, below_one))
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralizedPareto(Smooth):
+    """Likelihood of the log scale of a generalised Pareto law:  (1 + 1/shape) log(1 + shape e^r) - r,  at least 0.
+
+    For exceedances z > 0 of a threshold take y = log z: the fit f(x) is then the logarithm of the scale, since
+    z / scale = e^r, and the loss is the negative log-likelihood up to a term without f. It is convex in f, and its
+    slope lies between -1 and 1 / shape. For a shape of 0 (the exponential law) or less (a law with an upper end) the
+    likelihood is not Lipschitz, or even infinite: from where its slope reaches `steepest` the loss goes on as a line,
+    so that a value close to the upper end, or beyond it, has a bounded influence.
+
+    Parameters
+    ----------
+    shape : float or array-like of shape (q,), default=0.1
+        The tail index xi: positive for heavy tails, 0 for exponential ones, negative for bounded ones; above -1.
+    """
+
+    steepest: ClassVar[float] = 20.0
+    ranges: ClassVar[dict[str, str]] = {"shape": "above -1"}
+    shape: Parameter = 0.1
+
+    def value(self, residual: Array) -> Array:
+        """(1 + 1/shape) log((1 + shape e^r) / (1 + shape)) - r,  and a line from `_knot` on."""
+        r = np.minimum(residual, self._knot)
+        part = self.shape / (1 + self.shape)
+        growth = np.expm1(r)
+        # log(1 + part growth) / part tends to growth where the shape is 0.
+        log = np.where(part == 0, growth, np.log1p(part * growth) / np.where(part == 0, 1.0, part))
+        return log - r + self.domain[1] * (residual - r)
+
+    def slope(self, residual: Array) -> Array:
+        """(e^r - 1) / (1 + shape e^r),  at most the upper end of the domain."""
+        r = np.minimum(residual, self._knot)
+        return np.minimum(np.expm1(r) / (1 + self.shape * np.exp(r)), self.domain[1])
+
+    def second_derivative(self, residual: Array) -> Array:
+        """(1 + shape) e^r / (1 + shape e^r)^2,  and 0 from the knot on."""
+        t = np.exp(np.minimum(residual, self._knot))
+        return np.where(residual < self._knot, (1 + self.shape) * t / (1 + self.shape * t) ** 2, 0.0)
+
+    def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
+        """The slope at the proximal point z, as (r - z) / width + anchor where z is known better than its slope."""
+        z = self._proximal_point(residual, anchor, width)
+        steep = width * self.second_derivative(z) > 1
+        step = np.divide(residual - z, width, out=np.zeros_like(z), where=steep) + anchor
+        return np.where(steep, np.clip(step, *self.domain), self.slope(z))
+
+    def _proximal_point(self, residual: Array, anchor: Array, width: Array | float) -> Array:
+        """As in the base class, from a closer start.
+
+        z and width slope(z) have one sign, that of goal: so z is nearer to 0 than goal is, and than the point whose
+        slope is goal / width. At one of the two, less than half of the sum is missing.
+        """
+        if not np.any(width):
+            return residual
+        goal, zero = residual + width * anchor, np.zeros_like(residual)
+        knot, (low, high) = self._knot, self.domain
+        inner = self.inverse_subgradient(np.clip(goal / np.maximum(width, 1e-100), low, high))
+        rounding = np.finfo(float).eps * np.abs(goal)
+        far = np.where(goal > 0, np.minimum(goal, np.minimum(inner, knot)), np.maximum(goal, inner))
+
+        def equation(z: Array) -> tuple[Array, Array]:
+            t = np.exp(z)
+            below = 1 + self.shape * t
+            value = z + width * np.expm1(z) / below - goal
+            value[np.abs(value) <= rounding] = 0.0  # a root, as far as numbers go
+            return value, 1 + width * (1 + self.shape) * t / below**2
+
+        z = monotone_root(equation, np.minimum(far, zero), np.maximum(far, zero), far)
+        return np.maximum(z, goal - width * high)  # on the line beyond the knot
+
+    @property
+    def domain(self) -> tuple[Array, Array]:
+        """[-1, 1 / shape], and no more than `steepest`."""
+        return np.full(self.n_columns, -1.0), 1 / np.maximum(self.shape, 1 / self.steepest)
+
+    @property
+    def _knot(self) -> Array:
+        """Where the slope reaches `steepest`, (q,); far to the right where it never does, before e^r overflows."""
+        cut = self.shape * self.steepest < 1
+        return np.where(cut, self.inverse_subgradient(np.where(cut, self.steepest, 0.0)), 300.0)
+
+    @property
+    def segments(self) -> tuple[Array, Array]:
+        """Curved up to the knot, a line from there on."""
+        return self._knot[:, None], np.column_stack([np.full(self.n_columns, np.nan), self.domain[1]])
+
+    @property
+    def smoothing_width(self) -> Array:
+        """1 / loss'' at its largest: where e^r = 1 / shape, or at the knot if that comes first."""
+        t = np.minimum(1 / np.maximum(self.shape, np.exp(-300.0)), np.exp(self._knot))
+        return (1 + self.shape * t) ** 2 / ((1 + self.shape) * t)
+
+    def conjugate(self, dual: Array) -> Array:
+        """(1 + v) log(1 + v) + (1 - shape v) log(1 - shape v) / shape."""
+        low, high = self.domain
+        v, zero = np.clip(dual, low, high), self.shape == 0
+        rest = np.maximum(1 - self.shape * v, 0.0)
+        second = np.where(zero, -v, xlog1py(rest, np.maximum(-self.shape * v, -1.0)) / np.where(zero, 1.0, self.shape))
+        return np.where((dual >= low) & (dual <= high), xlog1py(1 + v, v) + second, np.inf)
+
+    def inverse_subgradient(self, dual: Array) -> Array:
+        """log((1 + v) / (1 - shape v)), with v kept off the ends so that the result is finite."""
+        below_one = 1 - np.finfo(float).epsneg
+        return np.log1p(np.maximum(dual, -below_one)) - np.log1p(np.maximum(-self.shape * dual, -below_one))
 
 
 # Relative rounding error of a cumulative sum of many weights: a level within it of a jump counts as meeting the jump.

@@ -45,7 +45,7 @@ FORMAT = 1
 # existing files unreadable.
 MODULES = (
     *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "multiclass", "splits")),
-    *(f"estimators.{name}" for name in ("tabular", "tabular_parts", "forest_weights", "location_scale")),
+    *(f"estimators.{name}" for name in ("tabular", "tabular_parts", "forest_weights", "location_scale", "tails")),
     "estimators.inference",
     *(
         "conformal.regressor",

@@ -23,7 +23,7 @@ from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scale, Scores, conformal_quantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor, TabularQuantileRegressor
-from quernel.estimators.levels import QuantileFunction, neighbours
+from quernel.estimators.levels import SAME, QuantileFunction, neighbours
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
@@ -244,6 +244,7 @@ def fitted_quantiles(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
     Unless the model allows crossing (`noncrossing=None`), they are sorted within each row (rearrangement: Chernozhukov,
     Fernandez-Val and Galichon 2010).
     """
+    _refuse_tails(model)
     if model.noncrossing is None:
         return _raw_curves(model, x)
     return _sorted_curves(model, x).take(np.argsort(np.argsort(model.quantiles_)), axis=1)
@@ -254,11 +255,22 @@ def quantiles_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -
 
     Levels outside the range of the fitted ones raise.
     """
+    _refuse_tails(model)
     levels = np.sort(model.quantiles_)
     # Interpolation is linear in the fitted quantiles; applied to unit vectors it gives the weights, (q, len(wanted)).
     weights = QuantileFunction(levels, np.eye(len(levels))).at(np.asarray(wanted, dtype=float))
     # Between two curves at the same point mass the interpolated one is there, too, but for rounding.
     return _snap_to_point_masses(model, _sorted_curves(model, x) @ weights, ROUNDING * model._near)
+
+
+def _refuse_tails(model: KernelQuantileRegressor) -> None:
+    """Raise ValueError if `predict` takes fitted levels from a tail, which the graph does not have."""
+    for tail in (getattr(model, "lower_tail_", None), getattr(model, "upper_tail_", None)):
+        if tail is not None and np.any((model.quantiles_ - tail.level) * np.sign(tail.level - 0.5) > SAME):
+            raise ValueError(
+                f"Levels beyond {tail.level:g} are predicted by the tail, which is not exported. Fit without them, or "
+                "with tails=None."
+            )
 
 
 def _raw_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:

@@ -1,0 +1,254 @@
+"""tails="pareto": generalised Pareto laws beyond the outer quantile curves."""
+
+from copy import copy
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.integrate import quad
+from scipy.optimize import minimize
+
+import quernel
+from quernel import KernelQuantileRegressor, KernelRegressor
+from quernel.data import MemmapRows
+from quernel.estimators import tails
+from quernel.estimators.levels import ParetoLaw, QuantileFunction
+from quernel.losses import GeneralizedPareto
+
+QUICK = {"bandwidth": 0.4, "n_components": 40, "alpha": 1e-3, "alpha_scale": "relative", "random_state": 0}
+LEVELS = [0.1, 0.5, 0.9]
+
+
+def make(law, n=1200, seed=0):
+    """Location and scale depend on the one column; the scale grows by a factor of 7."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 1, (n, 1))
+    return X, np.sin(3 * X[:, 0]) + np.exp(2 * X[:, 0]) * law.rvs(n, random_state=rng)
+
+
+def true_quantile(law, X, level):
+    return np.sin(3 * X[:, 0]) + np.exp(2 * X[:, 0]) * law.ppf(level)
+
+
+def pareto(X, y, quantiles=LEVELS, **more):
+    return KernelQuantileRegressor(quantiles, tails="pareto", **QUICK | more).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def heavy():
+    X, y = make(stats.t(3))
+    return pareto(X, y), X, y
+
+
+@pytest.mark.parametrize("shape", [-0.4, 0.0, 0.3])
+def test_the_law_is_that_of_scipy(shape):
+    law, known = ParetoLaw(1.0, 0.1, np.array([2.0]), shape), stats.genpareto(shape, scale=2.0)
+    beyond = np.array([0.1, 0.03, 1e-3, 1e-4])
+    np.testing.assert_allclose(law.distance(beyond)[0], known.isf(beyond / 0.1), atol=1e-12)
+    for z in (0.0, 0.5, 4.0, 50.0):
+        np.testing.assert_allclose(law.beyond(np.array([z])), 0.1 * known.sf(z), atol=1e-15)
+    z = known.isf(0.2)
+    mean = quad(known.sf, z, known.support()[1])[0] / known.sf(z) + z
+    np.testing.assert_allclose(law.mean_distance(0.02), mean, rtol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [-0.3, 0.0, 0.25])
+def test_the_log_scale_is_a_certified_optimum(shape):
+    rng = np.random.default_rng(1)
+    X = rng.random((150, 2))
+    y = np.log(stats.genpareto(shape, scale=np.exp(X[:, 0])).rvs(150, random_state=rng))
+    model = KernelRegressor(GeneralizedPareto(shape), alpha=1e-3, n_components=20, random_state=0).fit(X, y)
+    assert model.duality_gap_[0] <= 1e-6
+    Phi = np.column_stack([model.feature_map_.transform(X), np.ones(150)])
+
+    def F(point):
+        r = y - Phi @ point
+        bent = np.minimum(r, np.log(21 / (1 - 20 * shape)) if 20 * shape < 1 else 100)
+        inner = np.exp(bent) if shape == 0 else (1 + 1 / shape) * np.log1p(shape * np.exp(bent))
+        least = 1 if shape == 0 else (1 + 1 / shape) * np.log1p(shape)
+        line = min(1 / max(shape, 1e-9), 20) * (r - bent)
+        return np.mean(inner - bent - least + line) + 1e-3 * point[:-1] @ point[:-1]
+
+    best = minimize(F, np.zeros(Phi.shape[1]), method="BFGS", options={"gtol": 1e-7}).fun
+    assert model.objective_[0] == pytest.approx(best, rel=2e-6)
+
+
+def test_levels_go_on_without_a_jump(heavy):
+    model, X, _ = heavy
+    levels = [1e-4, 0.01, 0.1 - 1e-9, 0.1, 0.5, 0.9, 0.9 + 1e-9, 0.99, 0.999, 0.9999]
+    curves = model.predict(X, quantiles=levels)
+    assert np.all(np.diff(curves, axis=1) >= 0)
+    np.testing.assert_array_equal(curves[:, [3, 4, 5]], model.predict(X))
+    np.testing.assert_allclose(curves[:, [2, 6]], curves[:, [3, 5]], rtol=1e-6)
+    for k in (0, 1, 7, 8, 9):
+        np.testing.assert_allclose(model.predict_cdf(X, curves[:, k]), levels[k], rtol=1e-9)
+    without = KernelQuantileRegressor(LEVELS, **QUICK).fit(X, heavy[2])
+    np.testing.assert_array_equal(without.predict(X), model.predict(X))
+    assert model.predict_interval(X, 0.998).shape == (len(X), 2)
+
+
+def test_samples_and_expected_shortfall_have_the_tail(heavy):
+    model, X, _ = heavy
+    some = X[:3]
+    samples = model.sample(some, 200_000, rng=0)
+    assert np.all(samples.max(axis=1) > model.predict(some, quantiles=0.9999))
+    for level in (0.999, 0.002):
+        at = model.predict(some, quantiles=level)
+        np.testing.assert_allclose(np.mean(samples <= at[:, None], axis=1), level, atol=3e-4)
+    for level in (0.7, 0.95, 0.3, 0.02):
+        at, sign = model.predict(some, quantiles=level), 1 if level >= 0.5 else -1
+        beyond = sign * samples >= sign * at[:, None]
+        means = np.sum(samples, axis=1, where=beyond) / beyond.sum(axis=1)
+        np.testing.assert_allclose(model.predict_expected_shortfall(some, level), means, rtol=0.05)
+
+
+def test_the_mean_beyond_a_level_is_the_integral_of_quantiles(heavy):
+    model, X, _ = heavy
+    t = (np.arange(100_000) + 0.5) / 100_000
+    for level in (0.6, 0.9, 0.97):
+        quantiles = model.predict(X[:2], quantiles=level + (1 - level) * t)
+        np.testing.assert_allclose(model.predict_expected_shortfall(X[:2], level), quantiles.mean(axis=1), rtol=2e-3)
+
+
+def test_the_scale_follows_x_and_a_constant_one_loses(heavy):
+    """Negative control: the same exceedances, one scale for all rows."""
+    model, X, y = heavy
+    new, law = np.linspace(0.02, 0.98, 200)[:, None], stats.t(3)
+    truth = true_quantile(law, new, 0.999)
+    curve = model.predict(X, quantiles=0.9)
+    shape, _, scale = stats.genpareto.fit((y - curve)[y > curve], floc=0)
+    naive = model.predict(new, quantiles=0.9) + scale * ((0.1 / 0.001) ** shape - 1) / shape
+    error, naive_error = (np.mean(np.abs(np.log(one / truth))) for one in (model.predict(new, quantiles=0.999), naive))
+    assert error < 0.3
+    assert naive_error > 1.5 * error
+
+
+@pytest.mark.parametrize(
+    ("law", "kind"),
+    [(stats.t(2), "heavy"), (stats.expon(), "light"), (stats.beta(1, 2), "bounded")],
+)
+def test_the_kind_of_tail_is_recognised(law, kind):
+    X, y = make(law, n=2000, seed=3)
+    model = pareto(X, y, quantiles=[0.5, 0.9])
+    assert model.upper_tail_.kind == kind
+    assert f"{kind} tail" in str(model.upper_tail_)
+    assert model.lower_tail_ is None
+    error = np.abs(model.predict(X, quantiles=0.999) - true_quantile(law, X, 0.999))
+    assert np.mean(error) < {"heavy": 0.5, "light": 0.2, "bounded": 0.1}[kind] * np.mean(
+        np.abs(true_quantile(law, X, 0.999))
+    )
+
+
+def test_units_and_sign_of_y_and_order_of_rows_do_not_matter(heavy):
+    model, X, y = heavy
+    levels, shuffled = np.array([0.001, 0.999]), np.random.default_rng(0).permutation(len(y))
+    mirrored = pareto(X[shuffled], 5 - 1e3 * y[shuffled]).predict(X, quantiles=1 - levels)
+    np.testing.assert_allclose((5 - mirrored) / 1e3, model.predict(X, quantiles=levels), rtol=1e-2)
+
+
+def test_the_test_of_a_constant_shape_sees_a_shape_that_varies():
+    rng = np.random.default_rng(5)
+    X = rng.random((4000, 1))
+    shape = np.where(X[:, 0] < 0.5, -0.4, 0.6)
+    z = ((1 - rng.random(4000)) ** -shape - 1) / shape
+    rows = tails._Exceedances.from_rows(X, z, np.full(4000, 1 / 4000), None)
+    fitted = tails._fit_shape(rows.log_excess, rows)
+    log_scale = GeneralizedPareto(fitted).fit_constant(rows.log_excess, rows.share)[0]
+    assert tails._test_constant_shape(rows, rows.log_excess - log_scale, fitted) < 1e-3
+    p_values = []
+    for _ in range(40):
+        z = stats.genpareto(0.2).rvs(200, random_state=rng)
+        rows = tails._Exceedances.from_rows(rng.random((200, 2)), z, np.full(200, 1 / 200), None)
+        log_scale = GeneralizedPareto(0.2).fit_constant(rows.log_excess, rows.share)[0]
+        p_values.append(tails._test_constant_shape(rows, rows.log_excess - log_scale, 0.2))
+    assert np.mean(np.array(p_values) < 0.1) < 0.25
+    assert np.mean(p_values) > 0.35
+
+
+def test_the_shape_is_that_of_maximum_likelihood():
+    """With many exceedances the penalty is nothing: SciPy's estimate."""
+    z = stats.genpareto(0.3, scale=2.0).rvs(3000, random_state=np.random.default_rng(2))
+    rows = tails._Exceedances.from_rows(np.zeros((3000, 1)), z, np.full(3000, 1 / 3000), None)
+    assert tails._fit_shape(rows.log_excess, rows) == pytest.approx(stats.genpareto.fit(z, floc=0)[0], abs=0.02)
+    few = tails._Exceedances.from_rows(np.zeros((60, 1)), z[:60], np.full(60, 1 / 60), None)
+    assert abs(tails._fit_shape(few.log_excess, few)) < abs(stats.genpareto.fit(z[:60], floc=0)[0]), "toward 0"
+
+
+@pytest.mark.parametrize(
+    ("n", "levels", "given", "expected"),
+    [
+        (1000, [0.1, 0.5, 0.9], None, (0.1, 0.9)),
+        (1000, [0.5, 0.8, 0.9, 0.95], None, (None, 0.8)),  # 200 exceedances
+        (4000, [0.5, 0.8, 0.9, 0.95], None, (None, 0.95)),
+        (4000, [0.05, 0.8, 0.9, 0.95], 0.9, (None, 0.9)),
+        (2000, [0.01, 0.5, 0.95], None, (None, 0.95)),
+    ],
+)
+def test_choice_of_the_level(n, levels, given, expected):
+    lower, upper = tails.choose_tail_levels(np.array(levels), n, given)
+    assert (lower is None, upper is None) == (expected[0] is None, expected[1] is None)
+    np.testing.assert_allclose([lower or 0, upper or 0], [expected[0] or 0, expected[1] or 0])
+
+
+def test_fitted_levels_beyond_the_tail_level_are_the_tails(heavy, tmp_path):
+    _, X, y = heavy
+    model = pareto(X, y, quantiles=[0.98, 0.5, 0.9], tail_level=0.9)
+    np.testing.assert_allclose(model.predict(X)[:, 0], model.predict(X, quantiles=0.98))
+    assert model.upper_tail_.level == 0.9
+    with pytest.raises(ValueError, match="predicted by the tail"):
+        quernel.to_onnx(model, tmp_path / "m.onnx")
+
+
+def test_what_cannot_be_fitted_is_refused(heavy, tmp_path):
+    _, X, y = heavy
+    with pytest.raises(
+        ValueError, match=r"400 rows have about 40 beyond the level 0\.9, for which 500 rows are needed"
+    ):
+        pareto(X[:400], y[:400])
+    with pytest.raises(ValueError, match=r"at least 0\.8, .* got quantiles=\[0\.5\]"):
+        pareto(X, y, quantiles=0.5)
+    with pytest.raises(ValueError, match=r"a fitted quantile level of 0\.95"):
+        pareto(X, y, tail_level=0.95)
+    with pytest.raises(ValueError, match="tail_level must be"):
+        pareto(X, y, tail_level=0.3)
+    with pytest.raises(ValueError, match="Unknown tails 'normal'"):
+        KernelQuantileRegressor(tails="normal").fit(X, y)
+    with pytest.raises(ValueError, match="the other rows being at or inside"):
+        pareto(X, np.minimum(y, -5.0))
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    with pytest.raises(ValueError, match="tails='pareto'"):
+        KernelQuantileRegressor(LEVELS, tails="pareto", max_memory=1000, **QUICK).fit(
+            MemmapRows(tmp_path / "X.npy", tmp_path / "y.npy")
+        )
+    without = KernelQuantileRegressor(LEVELS, **QUICK).fit(X, y)
+    with pytest.raises(ValueError, match="fit with tails='pareto'"):
+        without.predict_expected_shortfall(X)
+    with pytest.raises(ValueError, match=r"or a KernelQuantileRegressor with tails='pareto'"):
+        without.predict(X, quantiles=0.95)
+    one_sided = pareto(X, y, quantiles=[0.5, 0.9])
+    with pytest.raises(ValueError, match="none was fitted on that side"):
+        one_sided.predict_expected_shortfall(X, 0.05)
+
+
+def test_tails_are_saved(heavy, tmp_path):
+    model, X, _ = heavy
+    smooth = tails._scale_model("gaussian", GeneralizedPareto(0.2), 1e-2, 1e-6).fit(X, np.sin(X[:, 0]))
+    model = copy(model)
+    model.upper_tail_ = tails.replace(model.upper_tail_, log_scale_model=smooth)
+    quernel.save(model, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    np.testing.assert_array_equal(
+        loaded.predict(X, quantiles=[0.001, 0.999]), model.predict(X, quantiles=[0.001, 0.999])
+    )
+    with pytest.raises(ValueError, match="a tail has level"):
+        tails.replace(model.upper_tail_, shape=1.5)
+    with pytest.raises(ValueError, match="a tail is of 1 columns, not 2"):
+        model.upper_tail_.law(np.zeros((2, 2)), QuantileFunction(np.array([0.5, 0.9]), np.array([[0.0, 1.0]] * 2)))
+
+
+def test_crps_is_lower_with_tails(heavy):
+    model, X, y = heavy
+    new, target = make(stats.t(3), seed=9)
+    without = KernelQuantileRegressor(LEVELS, **QUICK).fit(X, y)
+    assert model.crps(new, target) < without.crps(new, target)
