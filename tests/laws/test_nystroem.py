@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from quernel.features import Nystroem
-from quernel.features.landmarks import LANDMARKS, row_leverage_scores
-from quernel.kernels import ArcCosine, Gaussian, Laplacian, PeriodicSpline
+from quernel.features.landmarks import LANDMARKS, LandmarkPredictor, row_leverage_scores
+from quernel.kernels import ArcCosine, Gaussian, Laplacian, Matern, PeriodicSpline, fourier
 
 
 def rows(n, d=2, seed=41):
@@ -122,3 +122,41 @@ def test_duplicates_leave_no_empty_directions():
 def test_nonsense_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Nystroem(**settings).fit(rows(5))
+
+
+def test_predictions_follow_the_coefficients_and_the_landmarks_but_convert_them_once(monkeypatch):
+    """A conversion reads the whole projection: for one row that would be most of the time."""
+    X = rows(40)
+    features, coef = fitted("distinct", X, 12, Laplacian(2.0)), np.random.default_rng(1).standard_normal((12, 3))
+    conversions, convert = [], LandmarkPredictor.from_nystroem
+    monkeypatch.setattr(
+        LandmarkPredictor, "from_nystroem", staticmethod(lambda *both: conversions.append(1) or convert(*both))
+    )
+
+    def check():
+        np.testing.assert_allclose(features.curves(X[:5], coef), features.transform(X[:5]) @ coef, atol=1e-10)
+
+    check()
+    check()
+    assert len(conversions) == 1
+    coef *= 2  # in place: the same array, other predictions
+    check()
+    features.fit(X[20:])
+    coef = coef[: features.n_components_]
+    check()
+    assert len(conversions) == 3
+
+
+@pytest.mark.parametrize("d", [1, 3, 10])
+@pytest.mark.parametrize("kernel", [Gaussian(0.7), Laplacian(2.0), Matern(1.5), 0.5 * Gaussian() + 0.5 * Laplacian()])
+def test_compiled_distances_have_the_bits_of_others(monkeypatch, kernel, d):
+    rng = np.random.default_rng(d)
+    X, Z = np.asfortranarray(rng.standard_normal((33, d))), 1e3 * rng.standard_normal((17, d))
+    Z[:5] = X[:5]
+    monkeypatch.setattr(fourier, "_compiled", None)
+    expected = kernel.gram(X, Z)
+    fourier.prepare_distances(33, 17, d)
+    assert fourier._compiled is None  # so few are not worth loading anything
+    fourier.prepare_distances(10**7, 1000, d)
+    assert fourier._compiled is not None
+    np.testing.assert_array_equal(kernel.gram(X, Z), expected)

@@ -146,6 +146,8 @@ def _fit_shared_kernel(
     X, y, share = rows.X[order], rows.y[order], share[order]
     Phi = np.empty((len(X), landmarks.n_components_ + 1))
 
+    landmarks.prepare(len(X) if everything is None else everything.n_rows)
+
     def fill(block: slice) -> None:
         Phi[block] = _add_constant(landmarks.transform(X[block]))
 

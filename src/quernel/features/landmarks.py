@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +24,7 @@ from quernel._validation import check_choice
 from quernel.features.random import as_generator
 from quernel.features.sampling import hash_sample_indices
 from quernel.kernels import Kernel, resolve
+from quernel.kernels.fourier import prepare_distances
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -112,8 +114,12 @@ class Nystroem(TransformerMixin, BaseEstimator):
 
     def curves(self, X: Array, coef: Array) -> Array:
         """Predictions  phi(x)'u = K(x, P) V D^-1/2 u  for every column u of `coef`, without computing the features."""
-        predictor, weights = LandmarkPredictor.from_nystroem(self, coef)  # as saved models predict: to the same bits
+        predictor, weights = _convert_once(self, coef)  # as saved models predict: to the same bits
         return predictor.curves(X, weights)
+
+    def prepare(self, n_rows: int) -> None:
+        """Load compiled code if that pays for a total of `n_rows` rows, transformed in one call or in many."""
+        prepare_distances(n_rows, *self.landmarks_.shape)
 
     def _cross_gram(self, X: Array) -> Array:
         """K(x, P), shape (n, n_landmarks)."""
@@ -226,9 +232,26 @@ class LandmarkPredictor(BaseEstimator):
             out[strip] = self.transform(X[strip]) @ coef
         return out
 
+    def prepare(self, n_rows: int) -> None:
+        """Load compiled code if that pays for a total of `n_rows` rows, transformed in one call or in many."""
+        prepare_distances(n_rows, *self.landmarks_.shape)
+
     def to_nystroem(self) -> Nystroem:
         """A `Nystroem` map with the same landmarks, whose features reproduce the kernel."""
         return Nystroem(self.kernel, self.n_components_, landmarks="distinct").fit(self.landmarks_)
+
+
+# Predictors of fitted `Nystroem` maps with the coefficients they were made for; `predict` must not change the model.
+_converted: WeakKeyDictionary[Nystroem, tuple[Array, LandmarkPredictor, Array]] = WeakKeyDictionary()
+
+
+def _convert_once(features: Nystroem, coef: Array) -> tuple[LandmarkPredictor, Array]:
+    """`LandmarkPredictor.from_nystroem`, remembered: for a single row it takes most of the time of a prediction."""
+    known = _converted.get(features)
+    if known is None or known[1].landmarks_ is not features.landmarks_ or not np.array_equal(known[0], coef):
+        known = coef.copy(), *LandmarkPredictor.from_nystroem(features, coef)
+        _converted[features] = known
+    return known[1], known[2]
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ Laplace (Cauchy kernel). Every kernel measures distance after dividing each colu
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import ClassVar, Self
 
 import numpy as np
@@ -28,6 +30,21 @@ Array = NDArray[np.floating]
 
 # Step in log bandwidth of the central differences that stand in for an unknown derivative.
 DIFFERENCE_STEP = 1e-4
+# Differences between entries from which it pays to load the compiled distances, if numba is loaded and if it is not.
+COMPILE_FROM, IMPORT_FROM = 200_000_000, 5_000_000_000
+COMPILED_METRICS = ("sqeuclidean", "cityblock")
+# The module `numba_distance`, once loaded: the same bits as `cdist`, sooner.
+_compiled: ModuleType | None = None
+
+
+def prepare_distances(n_rows: int, n_others: int, n_columns: int) -> None:
+    """Load the compiled distances if that pays for these sizes, in one call of `gram` or in many."""
+    global _compiled
+    least = COMPILE_FROM if "numba" in sys.modules else IMPORT_FROM
+    if _compiled is None and n_rows * n_others * n_columns >= least:
+        from quernel.kernels import numba_distance
+
+        _compiled = numba_distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +120,13 @@ class ShiftInvariantKernel(RandomFeatureKernel):
         the small distances that pivoted Cholesky depends on.
         """
         scale = self.scale(X.shape[1])
-        return cdist(np.asarray(X, dtype=float) / scale, np.asarray(Z, dtype=float) / scale, metric)
+        rows, others = np.asarray(X, dtype=float) / scale, np.asarray(Z, dtype=float) / scale
+        if _compiled is None or metric not in COMPILED_METRICS:
+            return cdist(rows, others, metric)
+        distance = np.empty((len(rows), len(others)))
+        columns = np.ascontiguousarray(others.T)
+        _compiled.fill_distances(np.ascontiguousarray(rows), columns, metric == "sqeuclidean", distance)
+        return distance
 
     def diagonal(self, X: Array) -> Array:
         """K(x, x) = 1."""
