@@ -26,6 +26,7 @@ import quernel.kernels.fourier
 import quernel.plots
 from quernel import theory
 from quernel.conformal.table_model import TableModel
+from quernel.estimators.shapes import OPTIONS as GRID_OF_SHAPES
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.tables.column_stats import OPTIONS
 from quernel.tables.columns import TargetColumn
@@ -235,6 +236,20 @@ def test_the_noncrossing_example_runs_and_says_the_truth(capsys):
     exec(compile(example, "noncrossing.md", "exec"), namespace)
     assert namespace["apart"].crossing_rate_ > 0 == namespace["together"].crossing_rate_
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_example_of_shapes_runs_and_says_the_truth(capsys):
+    page = (ROOT / "docs" / "shapes.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    namespace = {}
+    exec(compile(example, "shapes.md", "exec"), namespace)
+    model = namespace["model"]
+    assert model.duality_gap_.max() <= model.tol
+    assert model.shape_violation_["lower"] < 0.05 * namespace["y"].std()
+    assert "Column 0: quantiles do not fall with it." in capsys.readouterr().out
+    assert f"up to {2 * GRID_OF_SHAPES.n_values} values" in page
+    assert f"at {GRID_OF_SHAPES.n_anchors} rows spread" in page
+    assert f"at {GRID_OF_SHAPES.n_measured} other lines" in page
 
 
 def test_the_tuning_example_runs_and_says_the_truth(capsys):

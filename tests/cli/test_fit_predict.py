@@ -402,6 +402,16 @@ def test_tails_reach_beyond_the_fitted_levels(folder, tmp_path):
     assert "--tails must be one of pareto, none" in refused.stderr
 
 
+def test_shapes_by_the_names_of_columns(folder, tmp_path):
+    options = "--columns", "place,size", "--monotone", "size=-1", "--lower", "-1e6", *QUICK
+    ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
+    assert ran.returncode == 0, ran.stderr
+    model = quernel.load(tmp_path / "m")
+    place = model.encoder.names.index("size")
+    assert (model.model.monotone, model.model.lower) == ({place: -1}, -1e6)
+    assert set(model.model.shape_violation_) == {f"monotone in column {place}", "lower"}
+
+
 def test_calibrated_intervals_are_further_columns(folder, tmp_path):
     options = "--columns", "size,place", "--log-target", "--conformal", *QUICK
     ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
@@ -571,6 +581,11 @@ BROKEN = {
     "tuning an empty file": (tuning("empty.csv", "y"), ["empty.csv cannot be read as CSV"]),
     "unknown bandwidth": ((*FIT, "--bandwidth", "narrow"), ["bandwidth", "'narrow'", "learned"]),
     "negative bandwidth": ((*FIT, "--bandwidth", "-2"), ["bandwidth", "-2"]),
+    "a column without a direction": (
+        (*FIT, "--monotone", "size"),
+        ["--monotone must be columns with 1 or -1", "'size'"],
+    ),
+    "a shape of text": ((*FIT, "--monotone", "place=1"), ["--monotone: column 'place' is text"]),
     "unknown way not to cross": (
         (*FIT, "--noncrossing", "never"),
         ["--noncrossing must be one of rearrange, joint, none", "'never'"],

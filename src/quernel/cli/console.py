@@ -150,6 +150,17 @@ def parse_numbers(name: str, text: str, example: str) -> list[float]:
         raise ValueError(f"{name} must be numbers separated by commas, such as {example}; got {text!r}.") from error
 
 
+def parse_signs(name: str, text: str) -> dict[str, int]:
+    """Parse columns with their signs, such as mileage=-1,size=1."""
+    signs = {}
+    for entry in split_list(text):
+        column, _, sign = entry.rpartition("=")
+        if not column.strip() or sign.strip() not in ("1", "+1", "-1"):
+            raise ValueError(f"{name} must be columns with 1 or -1, such as mileage=-1,size=1; got {entry!r}.")
+        signs[column.strip()] = int(sign)
+    return signs
+
+
 def parse_levels(text: str) -> list[float]:
     """Parse quantile levels such as 0.05,0.5,0.95."""
     levels = parse_numbers("--quantiles", text, LEVELS)

@@ -99,6 +99,7 @@ def fit(
         if isinstance(training, StreamedTrainingData):
             choice = estimation.choose_for_streamed(choice)
             estimator = estimation.make_estimator(choice.name, reading)
+        estimation.place_shapes(estimator, training.encoder)
         interval = intervals.wrap(estimator, estimation.levels)
         doing = "Fitting and calibrating" if interval else "Fitting"
         what = "a kernel and forests" if choice.name == "tabular" else _count_levels(estimation.levels)

@@ -25,15 +25,18 @@ from quernel.cli.console import (
     parse_bytes,
     parse_levels,
     parse_numbers,
+    parse_signs,
     split_list,
 )
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
+from quernel.estimators.shapes import find_encoded_column
 from quernel.estimators.splits import LastRows
 from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.solvers import SOLVERS
+from quernel.tables import TableEncoder
 from quernel.tables.encoded_rows import ReadOptions
 
 DATA = (
@@ -207,10 +210,17 @@ class FitOptions(ModelOptions):
     noncrossing: str | None = kernel_option(
         None, '"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".'
     )
+    monotone: str | None = kernel_option(
+        None, "Columns in which quantiles rise (1) or fall (-1), such as mileage=-1,size=1."
+    )
+    convex: str | None = kernel_option(
+        None, "Columns in which quantiles are convex (1) or concave (-1), such as age=1."
+    )
+    lower: float | None = kernel_option(None, "Bound below which no quantile is.")
+    upper: float | None = kernel_option(None, "Bound above which no quantile is.")
     inference: bool = kernel_option(
         False, "Estimate the covariance of the curves, so that `quernel predict --band` has confidence bands."
     )
-
     no_recalibrate: bool = kernel_option(
         False, "Do not shift the levels by what held-out residuals show; rows that are streamed never are shifted."
     )
@@ -253,6 +263,16 @@ class FitOptions(ModelOptions):
             return choice
         return EstimatorChoice("kernel", "because the rows do not fit in memory (--max-memory)")
 
+    def _shape_texts(self) -> list[tuple[str, str]]:
+        return [(name, text) for name in ("monotone", "convex") if (text := getattr(self, name)) is not None]
+
+    def place_shapes(self, estimator: Any, encoder: TableEncoder) -> None:
+        """Let an estimator know the constrained columns by their positions among the encoded ones."""
+        for name, text in self._shape_texts():
+            signs = parse_signs(f"--{name}", text)
+            found = {find_encoded_column(f"--{name}", column, encoder)[0]: sign for column, sign in signs.items()}
+            estimator.set_params(**{name: found})
+
     def make_estimator(self, name: str, data: TrainingOptions) -> TabularQuantileRegressor | KernelQuantileRegressor:
         """Return the estimator "tabular" or "kernel", unfitted, after checking its parameters."""
         if name == "tabular":
@@ -274,6 +294,10 @@ class FitOptions(ModelOptions):
             params["inference"] = True
         if self.tails is not None:
             params["tails"] = None if check_one_of("--tails", self.tails, ("pareto", "none")) == "none" else self.tails
+        params |= {name: parse_signs(f"--{name}", text) for name, text in self._shape_texts()}
+        params |= {"lower": self.lower, "upper": self.upper}
+        if data.log_target and (self.lower is not None or self.upper is not None):
+            raise ValueError("--lower and --upper are for targets as they are. Leave them out, or --log-target.")
         kernel = KernelQuantileRegressor(**params)
         _check_estimator(kernel, data.dask)
         return kernel

@@ -223,11 +223,12 @@ class KernelEstimator(BaseEstimator):
         *,
         solver: Solver | None = None,
         points: Array | None = None,
+        constraints: Any = None,
     ) -> Solution:
         """Draw the features of the plan, unless those of the last fit are kept, and solve on them.
 
         `solver` is for problems that none of `SOLVERS` solves. `points` of shape (p, d) are mapped like the rows and
-        handed to the solver, if it takes such.
+        handed to the solver, if it takes such, as are `constraints` (`estimators.shapes`) with the feature map.
         """
         summary, solver = data.summary, solver or SOLVERS[self.solver]
         task = Task(loss, plan.alpha, self.fit_intercept, solver, self.tol, self.max_iter, self.max_memory)
@@ -241,6 +242,8 @@ class KernelEstimator(BaseEstimator):
                 kwargs = start.solver_kwargs(checkpoint)
                 if points is not None:
                     kwargs["points"] = feature_map.transform(points)
+                if constraints is not None:
+                    kwargs["constraints"] = replace(constraints, feature_map=feature_map)
                 float32 = self.dtype == "float32" and plan.features != "columns"
                 solution = solve_on_features(task, summary, feature_map, float32=float32, **kwargs)
                 return solution.explain_stop(stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -18,6 +18,15 @@ from quernel.estimators.base import CALIBRATING, KernelEstimator
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.levels import DistributionMixin, QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
+from quernel.estimators.shapes import (
+    build_constraints,
+    check_shapes,
+    clip_to_bounds,
+    describe_shapes,
+    has_shapes,
+    keeps_shift,
+    read_shapes,
+)
 from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, evaluate_outputs, feature_error
 from quernel.estimators.tails import attach_tails, check_tail_level, choose_tail_levels, fit_tails
 from quernel.estimators.validation import check_levels, check_rows
@@ -27,7 +36,7 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
-from quernel.solvers import NONCROSSING, Solver
+from quernel.solvers import NONCROSSING, SHAPED, SHAPED_NONCROSSING, Solver
 from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.solvers.progress import enter_stage
 from quernel.theory.kernel_gap import KernelGap
@@ -120,6 +129,15 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         constraint that they do not cross at any training row (without an intercept, by no more than 1e-7 of the
         standard deviation of y), and sorts predictions elsewhere. It takes two or three times as long if levels cross,
         and needs features that fit in memory.
+    monotone : dict from columns to 1 or -1, or None, default=None
+        Columns, by name or position, in which all quantiles increase (1) or decrease (-1), such as ``{"mileage": -1}``.
+        See docs/shapes.md for shapes: they hold exactly on the training rows and on a grid, `shape_violation_` tells
+        what is left elsewhere. They need an intercept, numbers (no categories or dates) and features in memory.
+    convex : dict from columns to 1 or -1, or None, default=None
+        Columns in which all quantiles are convex (1) or concave (-1). Several levels need ``noncrossing="joint"`` or
+        None, since sorting does not keep the shape.
+    lower, upper : float or None, default=None
+        Bounds of y, which quantiles observe: on the training rows and the grid by the fit, elsewhere by clipping.
     solver : {"newton", "admm"}, default="newton"
         "newton" is a semismooth Newton method on the augmented Lagrangian, accurate and fast; "admm" is the paper's
         method, for comparison (try ``tol=1e-4``).
@@ -151,7 +169,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         a flexible fit is closer to its own rows than to new ones, most of all on small tables. The shift is the level's
         quantile of leave-one-out residuals, which follow from the solution without refitting. Coefficients, objective
         and duality gap remain those of the optimum. Nothing is shifted for out-of-core data, for fits so rigid that it
-        would not matter, and for several levels with ``noncrossing=None``. False is the paper's estimator.
+        would not matter, for several levels with ``noncrossing=None``, and where a shift would not keep a shape (with
+        `convex`, or `monotone` and point masses of y). False is the paper's estimator.
     inference : bool, default=False
         Whether `fit` also estimates the covariance of the curves, for `predict_band`, `test_column` and `test_equal`
         (docs/bands.md). That takes about as long as the fit, and M (M + 1) numbers per level at most. For a continuous
@@ -220,6 +239,9 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         Point masses of y, ascending: values shared by at least 1 % of the training rows. Empty for most continuous
         targets. A quantile within 1e-4 of the robust scale of y from such a value is predicted as exactly that value,
         as is needed to count y <= quantile for counts, or amounts that are often zero.
+    shape_violation_ : dict from shapes to float, or None without any
+        Largest violation of `monotone` and `convex`, and of bounds before clipping, in units of y, at rows and values
+        that the fit did not check (docs/shapes.md).
     inference_ : CurveInference or None
         With ``inference=True``, the bias-corrected curves at the centre of confidence bands and their covariance; None
         otherwise, and for a fit that was stopped.
@@ -259,6 +281,10 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         alpha_scale: str = "absolute",
         fit_intercept: bool = True,
         noncrossing: str | None = "rearrange",
+        monotone: Mapping[str | int, int] | None = None,
+        convex: Mapping[str | int, int] | None = None,
+        lower: float | None = None,
+        upper: float | None = None,
         solver: str = "newton",
         tol: float = 1e-6,
         max_iter: int = 1000,
@@ -282,6 +308,10 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         self.alpha_scale = alpha_scale
         self.fit_intercept = fit_intercept
         self.noncrossing = noncrossing
+        self.monotone = monotone
+        self.convex = convex
+        self.lower = lower
+        self.upper = upper
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
@@ -332,15 +362,22 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         check_checkpoint(self, checkpoint)
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
+        data, shapes = read_shapes(self, data)
         warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
         self._check_inference(data)
         tail_levels = self._choose_tails(levels, data)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
+        constraints = None if shapes is None else build_constraints(shapes, data.rows.X)
+        solver = self._joint_solver()
         with self._reporting(data, loss):
             plan = self._plan(data, kernel, loss, start, budget)
-            solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
+            solution = self._solve(
+                plan, data, loss, start, budget, solver=solver, points=points, constraints=constraints
+            )
             own = self._describe_levels(levels, single, data, plan, solution)
+            if shapes is not None:
+                own |= describe_shapes(shapes, data.rows.X, levels, self.noncrossing, solution, own)
         if tail_levels is not None:
             feature_map, intercept = solution.feature_map, bool(self.fit_intercept)
             own["lower_tail_"], own["upper_tail_"] = fit_tails(
@@ -361,6 +398,7 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         """Fitted attributes that only quantiles have: levels, shifts, point masses of y, raw crossing rate."""
         summary, result = data.summary, solution.result
         masses, near = summary.point_masses + summary.centre, NEAR * summary.target_scale
+        masses = masses[:0] if self.convex else masses  # snapping would bend the curves
         rate = 0.0
         if len(levels) > 1:
             M = solution.feature_map.n_components_
@@ -372,7 +410,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
                 tolerance = crossing_tolerance(summary.source.y, summary.source.share())
             rate = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
         shift: Array = np.zeros(len(levels))
-        if self.recalibrate and summary.in_memory and (self.noncrossing is not None or len(levels) == 1):
+        shifted = self.recalibrate and keeps_shift(self, masses)
+        if shifted and summary.in_memory and (self.noncrossing is not None or len(levels) == 1):
             enter_stage(CALIBRATING)
             shift = level_shifts(
                 summary.source, summary.centre, Pinball(levels), plan.alpha, self.fit_intercept, solution
@@ -385,6 +424,7 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             "frequent_values_": masses,
             "crossing_rate_": rate,
             "inference_": self._estimate_inference(levels, data, plan, solution),
+            "shape_violation_": None,
         }
         return own | {"_single": single, "_near": near}
 
@@ -521,6 +561,7 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
                 "inference=True is for levels that are fitted one by one: the constraints of noncrossing='joint' "
                 "change the law of the curves where levels touch. Use noncrossing='rearrange'."
             )
+        check_shapes(self)
         check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
         check_choice("tails", self.tails, (None, "pareto"))
         check_tail_level(self.tail_level)
@@ -537,6 +578,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             yield 'noncrossing="joint"', 'noncrossing="rearrange"'
         if self.tails is not None and needed == "out_of_core":
             yield f"tails={self.tails!r}", "tails=None"
+        if has_shapes(self):
+            yield "A shape (monotone, convex, lower or upper)", "no such constraint"
 
     def _default_alpha(self, summary: DataSummary, loss: Loss) -> float:  # noqa: ARG002
         return auto_alpha(summary.target_scale, summary.n_distinct)
@@ -546,6 +589,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
 
     def _joint_solver(self) -> Solver | None:
         """The solver of levels that must not cross, or None for independent levels."""
+        if has_shapes(self):
+            return SHAPED_NONCROSSING if self.noncrossing == "joint" else SHAPED
         return NONCROSSING if self.noncrossing == "joint" else None
 
     def _check_points(self, points: Any, data: FitData) -> Array | None:
@@ -575,9 +620,9 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         curves, masses, shift = self._predict_unsnapped(X), self.frequent_values_, self.level_shift_
         snapped = snap_to_point_masses(curves, masses, self._near) if len(masses) else curves
         if not shift.any():
-            return snapped
+            return clip_to_bounds(self, snapped)
         shifted = snap_to_point_masses(curves + shift, masses, self._near)
-        return np.where(np.isin(snapped, masses), snapped, shifted) if len(masses) else shifted
+        return clip_to_bounds(self, np.where(np.isin(snapped, masses), snapped, shifted) if len(masses) else shifted)
 
     def _curves(self, X: Array) -> Array:
         """Predictions at the fitted levels, (n, q), in their given order; sorted unless `noncrossing` is None."""

@@ -120,6 +120,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     # Chosen by the search, hence no parameters of the constructor.
     alpha: ClassVar[str] = "auto"  # type: ignore[misc]
     bandwidth: ClassVar[str] = "auto"  # type: ignore[misc]
+    # Shapes are those of `KernelQuantileRegressor`, with the alpha and bandwidth found here.
+    monotone = convex = lower = upper = None
 
     def __init__(
         self,

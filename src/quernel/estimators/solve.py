@@ -115,6 +115,8 @@ class Task:
             kwargs["callback"] = lambda point: callback(_restore(point, centring))
         if "points" in kwargs:
             kwargs["points"] = centring.transform_features(kwargs["points"])
+        if "constraints" in kwargs:
+            kwargs["constraints"] = replace(kwargs["constraints"], centring=centring)
         with single_threaded_blas(design.n_rows, design.n_features) as threads:
             design.use_threads(threads)
             return self.solver(self.problem(design, centring), tol=self.tol, max_iter=self.max_iter, **kwargs)

@@ -274,14 +274,14 @@ def _refuse_tails(model: KernelQuantileRegressor) -> None:
 
 
 def _raw_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
-    """Return Phi u + b, shifted and snapped to the point masses of the target, shape (n, q); curves may cross."""
+    """Return Phi u + b, shifted, snapped to the point masses of the target and within its bounds, shape (n, q)."""
     raw = feature_map_dot(model.feature_map_, x, model.coef_) + model.intercept_
     shift = getattr(model, "level_shift_", np.zeros(1))
-    if not shift.any():
-        return _snap_to_point_masses(model, raw, model._near)
-    return _snap_to_point_masses(
-        model, raw, model._near, elsewhere=_snap_to_point_masses(model, raw + shift, model._near)
-    )
+    shifted = _snap_to_point_masses(model, raw + shift, model._near) if shift.any() else None
+    curves = _snap_to_point_masses(model, raw, model._near, elsewhere=shifted)
+    for name, bound in (("Max", getattr(model, "lower", None)), ("Min", getattr(model, "upper", None))):
+        curves = curves if bound is None else x.graph.apply(name, curves, np.float64(bound))
+    return curves
 
 
 def _snap_to_point_masses(

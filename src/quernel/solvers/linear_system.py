@@ -29,7 +29,7 @@ rows from one step to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -253,16 +253,25 @@ class BlockTridiagonal:
         Second derivatives of each row's smoothed losses and constraints.
     fallback : float
         Diagonal entry of an intercept without active rows.
+    shaped : sequence of arrays of shape (., M + 1), one per level, or empty
+        Further rows of a level, whose squares are added to its Hessian.
     """
 
     def __init__(
-        self, features: Array, alphas: Array, fit_intercept: bool, losses: Array, constraints: Array, fallback: float
+        self,
+        features: Array,
+        alphas: Array,
+        fit_intercept: bool,
+        losses: Array,
+        constraints: Array,
+        fallback: float,
+        shaped: Sequence[Array] = (),
     ) -> None:
         self._factors: list[Array] = []
         self._couplings: list[Array] = []
         carried = np.empty((0, features.shape[1] + 1))  # C'T of the level before
         for k, alpha in enumerate(alphas):
-            rows = [carried, _weighted_rows(features, fit_intercept, losses[:, k])]
+            rows = [carried, _weighted_rows(features, fit_intercept, losses[:, k]), *shaped[k : k + 1]]
             if k < constraints.shape[1]:
                 coupling = _compress_rows(_weighted_rows(features, fit_intercept, constraints[:, k]))
                 rows.append(coupling)

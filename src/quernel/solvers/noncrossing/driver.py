@@ -34,6 +34,7 @@ from quernel.solvers.screening import driver
 from quernel.solvers.screening.sampling import principal_basis
 
 Mask = NDArray[np.bool_]
+Active = tuple[Mask, Mask, Mask]
 # Weight of a row's constraints relative to its loss: crossings are the last to vanish, and a larger weight speeds that.
 CONSTRAINT_STIFFNESS = 40.0
 
@@ -65,15 +66,22 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: 
     apart = driver.solve(problem, tol=tol, max_iter=max_iter)
     order, rows = np.argsort(loss.levels), np.flatnonzero(problem.rows.share > 0)
     whole = build_problem(problem, apart.null_objective, order, rows, points)
-    start = _start(whole, apart.take(order), rows)
-    if not np.any(_find_crossings(whole, start)):
+    start = separate_point(whole, apart.take(order), rows)
+    if not np.any(find_crossings(whole, start)):
         return apart
     basis = principal_basis(problem, len(rows), tol, apart.null_objective)
     found = _solve_runs(whole, basis, start, tol, max_iter)
     if not found.gap.sum() <= tol * whole.scale(found.objective).sum():
         found = _best_of(whole, found, start, null_model(problem).constant[order])
-    dual, share = np.zeros_like(apart.dual), problem.rows.share[rows, None]
-    dual[np.ix_(rows, order)] = whole.weighted_dual(found.duals)[: len(rows)] / share
+    return as_result(apart, whole, found, order, rows, problem.rows.share, tol)
+
+
+def as_result(
+    apart: Result, whole: NoncrossingProblem, found: Point, order: Index, rows: Index, share: Array, tol: float
+) -> Result:
+    """The fit of the levels in ascending `order` as a result, in the order of the separate fits `apart`."""
+    dual = np.zeros_like(apart.dual)
+    dual[np.ix_(rows, order)] = whole.weighted_dual(found.duals)[: len(rows)] / share[rows, None]
     back, rel = np.argsort(order), relative(found.gap, found.objective, whole.null)
     return replace(
         apart, coef=found.coef[:, back], intercept=found.intercept[back], dual=dual, objective=found.objective[back],
@@ -101,7 +109,7 @@ def build_problem(
     )  # fmt: skip
 
 
-def _start(whole: NoncrossingProblem, apart: Result, rows: Index) -> Point:
+def separate_point(whole: NoncrossingProblem, apart: Result, rows: Index) -> Point:
     """The separate fits as a starting point, with constraint multipliers 0."""
     v = np.zeros((len(whole.y), len(whole.levels)))
     v[: len(rows)] = apart.dual[rows]
@@ -109,7 +117,7 @@ def _start(whole: NoncrossingProblem, apart: Result, rows: Index) -> Point:
     return Point(apart.coef, apart.intercept, duals, apart.objective, apart.gap, apart.iterations)
 
 
-def _find_crossings(problem: NoncrossingProblem, point: Point) -> Mask:
+def find_crossings(problem: NoncrossingProblem, point: Point) -> Mask:
     """Mask (q - 1,) of levels that cross the next one somewhere."""
     worst = crossing(problem.curves(point.coef, point.intercept)).max(axis=0, initial=-np.inf)
     return worst > problem.crossing_tolerance()
@@ -118,13 +126,13 @@ def _find_crossings(problem: NoncrossingProblem, point: Point) -> Mask:
 def _solve_runs(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:
     """Solve runs of crossing neighbours jointly, and repeat: levels that moved may cross others that did not before."""
     point, linked = start, np.zeros(len(whole.levels) - 1, dtype=bool)
-    while not stop_requested() and np.any(new := _find_crossings(whole, point) & ~linked):
+    while not stop_requested() and np.any(new := find_crossings(whole, point) & ~linked):
         linked |= new
         parts = []
-        for run in _runs(linked):
+        for run in runs(linked):
             part, alone = point.take(run), run.stop - run.start == 1
             parts.append(part if alone else solve_coupled(whole.take(run), basis, part, tol, max_iter))
-        point = _concatenate(parts)
+        point = concatenate(parts)
     return point
 
 
@@ -141,20 +149,22 @@ def _best_of(whole: NoncrossingProblem, point: Point, start: Point, constants: A
     return min(feasible, key=lambda one: (one.objective.sum(), one.gap.sum()))
 
 
-def _runs(linked: Mask) -> list[slice]:
+def runs(linked: Mask) -> list[slice]:
     """Maximal runs of linked neighbours, as slices; a level without links is a run of its own."""
     ends = [0, *(np.flatnonzero(~linked) + 1), len(linked) + 1]
     return [slice(int(first), int(last)) for first, last in pairwise(ends)]
 
 
-def _concatenate(parts: list[Point]) -> Point:
+def concatenate(parts: list[Point]) -> Point:
     """Concatenate runs; the constraint between one run and the next has multiplier 0."""
     free = np.zeros((len(parts[0].duals.v), 1))
     m = [piece for part in parts for piece in (free, part.duals.m)][1:]
-    duals = Duals(np.hstack([part.duals.v for part in parts]), np.hstack(m))
+    v, s = [part.duals.v for part in parts], [part.duals.s for part in parts]
+    duals = Duals(np.hstack(v), np.hstack(m), np.hstack(s))
     names = ("intercept", "objective", "gap", "steps")
     intercept, objective, gap, steps = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return Point(np.hstack([part.coef for part in parts]), intercept, duals, objective, gap, steps)
+    width = max(part.width for part in parts)
+    return Point(np.hstack([part.coef for part in parts]), intercept, duals, objective, gap, steps, width)
 
 
 # Coupled levels
@@ -185,6 +195,10 @@ class CoupledOptions:
     certify_from: float = 2.0
     # With a larger share of active rows than this, none is screened.
     max_active_share: float = 0.7
+    # Shapes are tightened by a margin that costs this share of the goal ...
+    margin_cost: float = 0.2
+    # ... and is at most this share of the standard deviation of y.
+    max_margin: float = 1e-4
 
 
 OPTIONS = CoupledOptions()
@@ -223,17 +237,43 @@ class _Evaluation:
         return self.fenchel_gap + self.dual_residual
 
 
-def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:
+@dataclass(frozen=True)
+class Nearby:
+    """What is known of a start near the solution: the first width, as a share of the usual one, or if known the width.
+
+    And how far curves may move at most until the solution: rows that are farther from a kink are screened at once.
+    """
+
+    width_share: float
+    width: float
+    reach: float
+
+
+def solve_coupled(
+    whole: NoncrossingProblem,
+    basis: Array | None,
+    start: Point,
+    tol: float,
+    max_iter: int,
+    nearby: Nearby | None = None,
+) -> Point:
     """Solve the coupled problem from levels fitted separately, in the basis if there is one."""
     all_rows, coef = whole.project(basis), start.coef if basis is None else basis.T @ start.coef
     iterate, anchors = _Iterate(coef, start.intercept, all_rows.curves(coef, start.intercept)), start.duals
-    width, goal = _first_width(all_rows, iterate.curves), tol * whole.scale(start.objective).sum()
+    first_width, goal = _first_width(all_rows, iterate.curves), tol * whole.scale(start.objective).sum()
+    width, most = first_width, OPTIONS.max_margin * float(np.std(whole.y[whole.share > 0]))
+    if nearby is not None:
+        width = nearby.width or nearby.width_share * first_width
     # Levels that cross by rounding error only, e.g. where all interpolate, are optimal once they are moved apart.
     best = certify(whole, start.coef, start.intercept, start.duals, start.steps)
     if best.gap.sum() <= goal:
         return best
-    floor, steps = min(_min_width(all_rows), 1e-4 * width), 0
+    floor, steps = min(_min_width(all_rows), 1e-4 * first_width), 0
+    all_rows = all_rows.tighten(anchors.s, OPTIONS.margin_cost * goal, most)
     restricted, rows = all_rows, ALL
+    if nearby is not None:
+        rows = _find_active_rows(all_rows, iterate.curves, anchors, np.full(len(all_rows.y), nearby.reach))
+        restricted = _restrict(all_rows, rows, iterate.coef, _evaluate(all_rows, iterate, anchors, width))
     while True:
         here, system, taken = _inner(restricted, iterate.at(rows), anchors.at(rows), width, goal, max_iter - steps)
         here, steps = replace(here, curves=all_rows.curves(here.coef, here.intercept)), steps + taken
@@ -246,16 +286,18 @@ def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, 
         elif not last:  # a screened row has moved over a kink: solve again, with all rows
             restricted, rows = all_rows, ALL
             continue
-        if last or evaluation.gap <= OPTIONS.certify_from * goal:
+        satisfied = whole.slack(_to_features(basis, iterate.coef), iterate.intercept).min(initial=0.0) >= 0
+        if last or (satisfied and evaluation.gap <= OPTIONS.certify_from * goal):
             found = certify(whole, _to_features(basis, iterate.coef), iterate.intercept, anchors, start.steps + steps)
             best = found if found.gap.sum() <= best.gap.sum() else best
             goal = tol * whole.scale(found.objective).sum()
             if last or best.gap.sum() <= goal:
-                return best
+                return replace(best, width=width)
             if basis is not None and 4 * _gap_within(all_rows, iterate, anchors) <= goal < found.gap.sum():
                 # The basis is too small: continue with all features.
                 all_rows, iterate, basis = whole, replace(iterate, coef=_to_features(basis, iterate.coef)), None
                 evaluation = replace(evaluation, gradient=all_rows.gradient(iterate.coef, anchors))
+        all_rows = all_rows.tighten(anchors.s, OPTIONS.margin_cost * goal, most)
         active_rows = _find_active_rows(all_rows, iterate.curves, anchors, OPTIONS.active_moves * moved)
         if len(active_rows) > OPTIONS.max_active_share * len(all_rows.y):
             rows, restricted = ALL, all_rows
@@ -286,7 +328,7 @@ def _inner(
         if stop_requested():
             return iterate, system, step
         if system is None:
-            duals, active = _linear_model(problem, iterate.curves, anchors, width)
+            duals, active = _linear_model(problem, iterate, anchors, width)
             gradient = problem.gradient(iterate.coef, duals)
         else:
             evaluation = _evaluate(problem, iterate, anchors, width)
@@ -306,9 +348,10 @@ def _inner(
 
 def _evaluate(problem: NoncrossingProblem, iterate: _Iterate, anchors: Duals, width: float) -> _Evaluation:
     """Duals, gradient and the two parts of the gap of the smoothed problem at an iterate."""
-    duals = problem.duals(iterate.curves, anchors, width)
-    gradient, (fitted, tied) = problem.gradient(iterate.coef, duals), problem.fenchel_gap(iterate.curves, duals)
-    return _Evaluation(duals, gradient, fitted + abs(tied), problem.dual_residual(gradient))
+    slack = problem.slack(iterate.coef, iterate.intercept)
+    duals = problem.duals(iterate.curves, slack, anchors, width)
+    gradient, (fitted, *tied) = problem.gradient(iterate.coef, duals), problem.fenchel_gap(iterate.curves, slack, duals)
+    return _Evaluation(duals, gradient, fitted + sum(map(abs, tied)), problem.dual_residual(gradient))
 
 
 def _inner_converged(evaluation: _Evaluation, system: BlockTridiagonal, goal: float) -> bool:
@@ -326,8 +369,9 @@ def _inner_converged(evaluation: _Evaluation, system: BlockTridiagonal, goal: fl
 
 def _find_active_rows(problem: NoncrossingProblem, curves: Array, anchors: Duals, reach: Array) -> Index:
     """Rows whose multipliers are not clipped, and those within `reach` (N,) of a kink or a crossing."""
-    inside, pressed = _active(problem, anchors)
-    nearest = np.minimum(np.abs(problem.y[:, None] - curves).min(axis=1), -crossing(curves).max(axis=1))
+    inside, pressed, _ = _active(problem, anchors)
+    apart = -crossing(curves).max(axis=1, initial=-np.inf)
+    nearest = np.minimum(np.abs(problem.y[:, None] - curves).min(axis=1), apart)
     return np.flatnonzero((nearest <= reach) | inside.any(axis=1) | pressed.any(axis=1))
 
 
@@ -338,27 +382,36 @@ def _restrict(problem: NoncrossingProblem, rows: Index, coef: Array, evaluation:
     return replace(restricted, screened_gradient=evaluation.gradient - own)
 
 
-def _active(problem: NoncrossingProblem, duals: Duals) -> tuple[Mask, Mask]:
-    """Masks of duals that are not clipped: v (N, q) and m (N, q - 1)."""
-    return (duals.v > problem.levels - 1) & (duals.v < problem.levels), duals.m > 0
+def _active(problem: NoncrossingProblem, duals: Duals) -> Active:
+    """Masks of duals that are not clipped: v (N, q), m (N, q - 1) and s (c, q)."""
+    return (duals.v > problem.levels - 1) & (duals.v < problem.levels), duals.m > 0, duals.s > 0
 
 
-def _system(problem: NoncrossingProblem, active: tuple[Mask, Mask], width: float) -> BlockTridiagonal:
+def _system(problem: NoncrossingProblem, active: Active, width: float) -> BlockTridiagonal:
     """The Newton system with these active losses and constraints."""
     losses = active[0] * (problem.share[:, None] / width)
     constraints = active[1] * (problem.constraint_weight[:, None] / width)
     fallback = problem.share.max() / width
-    return BlockTridiagonal(problem.features, problem.alpha, problem.fit_intercept, losses, constraints, fallback)
+    shaped: list[Array] = []
+    if (shapes := problem.shapes) is not None:
+        scaled = np.sqrt(shapes.weight / width) * shapes.rows
+        shaped = [scaled[held] for held in active[2].T]
+    return BlockTridiagonal(
+        problem.features, problem.alpha, problem.fit_intercept, losses, constraints, fallback, shaped
+    )
 
 
-def _linear_model(
-    problem: NoncrossingProblem, curves: Array, anchors: Duals, width: float
-) -> tuple[Duals, tuple[Mask, Mask]]:
+def _linear_model(problem: NoncrossingProblem, iterate: _Iterate, anchors: Duals, width: float) -> tuple[Duals, Active]:
     """Duals linearised at the multipliers, as if those inside their box were never clipped, and these rows' masks."""
-    inside, pressed = _active(problem, anchors)
+    inside, pressed, held = _active(problem, anchors)
+    curves, s = iterate.curves, anchors.s
     pressed = pressed | (crossing(curves) > 0)
     v = anchors.v + inside * (problem.y[:, None] - curves) / width
-    return Duals(v, anchors.m + pressed * crossing(curves) / width), (inside, pressed)
+    if problem.shapes is not None:
+        slack = problem.slack(iterate.coef, iterate.intercept)
+        held = held | (slack < 0)
+        s = s - held * slack / width
+    return Duals(v, anchors.m + pressed * crossing(curves) / width, s), (inside, pressed, held)
 
 
 def _exact_step(
@@ -376,10 +429,16 @@ def _exact_step(
     ridge = 2 * problem.alpha @ np.sum(iterate.coef * move[:-1], axis=0)
     along = float(np.sum(problem.screened_gradient * move) + ridge)
     square = 2 * problem.alpha @ np.sum(move[:-1] ** 2, axis=0)
-    rows = problem.y, problem.share, problem.constraint_weight, problem.levels
+    rows, shapes = (problem.y, problem.share, problem.constraint_weight, problem.levels), problem.shapes
+    if shapes is not None:
+        slack, slack_change = problem.slack(iterate.coef, iterate.intercept), shapes.change(move[:-1], move[-1])
 
     def derivatives(length: Array) -> tuple[Array, Array]:
         slope, curvature = probe_levels(*rows, iterate.curves, change, anchors.v, anchors.m, width, float(length[0]))
+        if shapes is not None:
+            pressure = np.maximum(anchors.s - (slack + length * slack_change) / width, 0)
+            slope -= shapes.weight * float(np.sum(pressure * slack_change))
+            curvature += shapes.weight / width * float(np.sum(slack_change[pressure > 0] ** 2))
         return slope + along + length * square, np.array([curvature + square])
 
     return float(exact_step(derivatives, np.array([abs(first_slope)]), OPTIONS.slope_tolerance)[0])

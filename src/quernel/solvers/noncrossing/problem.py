@@ -10,11 +10,15 @@ in the box of the loss and all m >= 0, with the e_k balanced (mean e_k = 0) if t
 
 is at least  sum_k F_k - minimum.  It holds for feasible curves: intercepts are first moved apart, by next to nothing,
 until no levels cross. In the code a constraint has a weight of its own (`constraint_weight`) in place of share_i.
+
+Shapes (`ShapeRows`) are further linear constraints on every level,  C u_k + d b_k >= e,  with multipliers s_k >= 0.
+They add  -weight (C, d)'s_k  to the gradient of level k and  weight s_k'(C u_k + d b_k - e)  to the gap, which holds
+where they are satisfied.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,20 +39,56 @@ def crossing_tolerance(y: Array, share: Array) -> float:
     return CROSSING_TOLERANCE * float(np.sqrt(share @ (y - share @ y) ** 2))
 
 
+def _no_multipliers() -> Array:
+    return np.zeros((0, 0))
+
+
 @dataclass(frozen=True, eq=False)
 class Duals:
-    """Duals v (N, q) of the losses and multipliers m (N, q - 1) >= 0 of the constraints."""
+    """Duals v (N, q) of the losses, multipliers m (N, q - 1) >= 0 of non-crossing and s (c, q) >= 0 of shapes."""
 
     v: Array
     m: Array
+    s: Array = field(default_factory=_no_multipliers)
 
     def take(self, run: slice) -> Duals:
         """The duals of a run of neighbouring levels."""
-        return Duals(self.v[:, run], self.m[:, run.start : run.stop - 1])
+        return Duals(self.v[:, run], self.m[:, run.start : run.stop - 1], self.s[:, run])
 
     def at(self, rows: Index | slice) -> Duals:
-        """The duals of some rows."""
-        return Duals(self.v[rows], self.m[rows])
+        """The duals of some rows, and of all shapes."""
+        return Duals(self.v[rows], self.m[rows], self.s)
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeRows:
+    """Constraints  C u_k + d b_k >= e + margin  on every level.
+
+    Attributes
+    ----------
+    rows : array of shape (c, M + 1), (C, d)
+    target : array of shape (c,), e
+    weight : float, of each constraint in the Lagrangian
+    margin : float
+        By how much constraints are tightened while the problem is solved, so that the solution satisfies them exactly.
+    """
+
+    rows: Array
+    target: Array
+    weight: float
+    margin: float = 0.0
+
+    def slack(self, coef: Array, intercept: Array) -> Array:
+        """C u_k + d b_k - e - margin, (c, q)."""
+        return self.change(coef, intercept) - (self.target + self.margin)[:, None]
+
+    def change(self, coef: Array, intercept: Array) -> Array:
+        """C u_k + d b_k, (c, q)."""
+        return self.rows[:, :-1] @ coef + np.outer(self.rows[:, -1], intercept)
+
+    def force(self, multipliers: Array) -> Array:
+        """weight (C, d)'s, (M + 1, q)."""
+        return self.weight * (self.rows.T @ multipliers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +109,8 @@ class NoncrossingProblem:
         What rows that are left out add to the gradient.
     centring : Centring or None
         The coordinates of features and targets, where they are not the original ones.
+    shapes : ShapeRows or None
+        Further constraints on every level; they need intercepts.
     """
 
     features: Array
@@ -81,6 +123,7 @@ class NoncrossingProblem:
     fit_intercept: bool
     screened_gradient: Array | float = 0.0
     centring: Centring | None = None
+    shapes: ShapeRows | None = None
 
     def take(self, run: slice) -> NoncrossingProblem:
         """The problem of a run of neighbouring levels."""
@@ -88,7 +131,19 @@ class NoncrossingProblem:
 
     def project(self, basis: Array | None) -> NoncrossingProblem:
         """The problem in the coordinates z of u = B z; no basis leaves it as it is."""
-        return self if basis is None else replace(self, features=self.features @ basis, centring=None)
+        if basis is None:
+            return self
+        shapes = self.shapes
+        if shapes is not None:
+            shapes = replace(shapes, rows=np.column_stack([shapes.rows[:, :-1] @ basis, shapes.rows[:, -1]]))
+        return replace(self, features=self.features @ basis, centring=None, shapes=shapes)
+
+    def tighten(self, multipliers: Array, cost: float, most: float) -> NoncrossingProblem:
+        """The problem whose shapes have a margin, of at most `most`, that costs so much at these multipliers (c, q)."""
+        if self.shapes is None:
+            return self
+        total = self.shapes.weight * float(multipliers.sum())
+        return replace(self, shapes=replace(self.shapes, margin=cost / max(total, cost / most)))
 
     def at(self, rows: Index) -> NoncrossingProblem:
         """The problem of some rows, as if there were no others."""
@@ -118,10 +173,18 @@ class NoncrossingProblem:
         """max(F, F0 / 1000) (q,), the scale of relative gaps."""
         return np.maximum(objective, self.null / 1000)
 
-    def duals(self, curves: Array, anchors: Duals, width: float) -> Duals:
-        """Duals of the smoothed problem: v = clip(r / d + v, tau - 1, tau),  m = max((f_k - f_k+1) / d + m, 0)."""
+    def slack(self, coef: Array, intercept: Array) -> Array:
+        """Slack of the shapes, (c, q)."""
+        return np.zeros((0, len(self.levels))) if self.shapes is None else self.shapes.slack(coef, intercept)
+
+    def duals(self, curves: Array, slack: Array, anchors: Duals, width: float) -> Duals:
+        """Duals of the smoothed problem: v = clip(r / d + v, tau - 1, tau),  m = max((f_k - f_k+1) / d + m, 0).
+
+        And  s = max(s - slack / d, 0).
+        """
         v = np.clip((self.y[:, None] - curves) / width + anchors.v, self.levels - 1, self.levels)
-        return Duals(v, np.maximum(crossing(curves) / width + anchors.m, 0))
+        s = anchors.s if self.shapes is None else np.maximum(anchors.s - slack / width, 0)
+        return Duals(v, np.maximum(crossing(curves) / width + anchors.m, 0), s)
 
     def weighted_dual(self, duals: Duals) -> Array:
         """share e_k = share v_k - c m_k + c m_(k-1) with the constraint weights c, (N, q)."""
@@ -130,11 +193,15 @@ class NoncrossingProblem:
         weighted_dual[:, 1:] += pushed
         return weighted_dual
 
-    def fenchel_gap(self, curves: Array, duals: Duals) -> tuple[float, float]:
-        """sum_k mean(loss(r_k) - v_k r_k)  and  sum_k mean m_k (f_k+1 - f_k),  negative where levels cross."""
+    def fenchel_gap(self, curves: Array, slack: Array, duals: Duals) -> tuple[float, float, float]:
+        """sum_k mean(loss(r_k) - v_k r_k),  sum_k mean m_k (f_k+1 - f_k)  and  weight sum_k s_k'slack_k.
+
+        The second is negative where levels cross, the third where shapes are violated.
+        """
         fitted = np.sum(self.share @ (duals.v * (self.y[:, None] - curves)))
         complementarity = np.sum(self.constraint_weight @ (duals.m * crossing(curves)))
-        return float(self.loss(curves).sum() - fitted), -float(complementarity)
+        shaped = 0.0 if self.shapes is None else self.shapes.weight * float(np.sum(duals.s * slack))
+        return float(self.loss(curves).sum() - fitted), -float(complementarity), shaped
 
     def apply_phi_t(self, weighted_dual: Array) -> Array:
         """(Phi, 1)'weighted_dual, (M + 1, q): the last row, of the intercepts, is 0 where there are none."""
@@ -145,7 +212,7 @@ class NoncrossingProblem:
         """Gradient of the sum over levels in (u_k, b_k), (M + 1, q)."""
         gradient = self.screened_gradient - self.apply_phi_t(self.weighted_dual(duals))
         gradient[:-1] += 2 * self.alpha * coef
-        return gradient
+        return gradient if self.shapes is None else gradient - self.shapes.force(duals.s)
 
     def dual_residual(self, gradient: Array) -> float:
         """sum_k alpha |u_k - Phi'(w e_k) / (2 alpha W)|^2."""
@@ -158,7 +225,10 @@ class NoncrossingProblem:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A certified fit: coef (M, q), intercept (q,), duals, F (q,), each level's share of the gap (q,), steps (q,)."""
+    """A certified fit: coef (M, q), intercept (q,), duals, F (q,), each level's share of the gap (q,), steps (q,).
+
+    `width` is that of the smoothing at which it was found, 0 if that is unknown.
+    """
 
     coef: Array
     intercept: Array
@@ -166,11 +236,12 @@ class Point:
     objective: Array
     gap: Array
     steps: Index
+    width: float = 0.0
 
     def take(self, run: slice) -> Point:
         """The fit of a run of neighbouring levels."""
         coef, intercept, duals = self.coef[:, run], self.intercept[run], self.duals.take(run)
-        return Point(coef, intercept, duals, self.objective[run], self.gap[run], self.steps[run])
+        return Point(coef, intercept, duals, self.objective[run], self.gap[run], self.steps[run], self.width)
 
 
 def crossing(curves: Array) -> Array:
@@ -182,8 +253,8 @@ def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: D
     """Make a fit feasible, by moving intercepts apart, and compute the duality gap that these duals prove.
 
     The gap is infinite where the duals cannot be balanced, and where levels without intercepts cross by more than is
-    tolerated. Intercepts are those that will be stored: far from zero their rounding may let levels cross again, by
-    that much and no more.
+    tolerated, and where a shape is violated. Intercepts are those that will be stored: far from zero their rounding may
+    let levels cross again, by that much and no more.
     """
     curves, tolerance = problem.curves(coef, intercept), problem.crossing_tolerance()
     if problem.fit_intercept:
@@ -193,13 +264,15 @@ def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: D
         if problem.centring is not None:
             intercept = problem.centring.round_intercept(coef, feasible)
         curves, tolerance = curves + (apart - apart.mean()) + (intercept - feasible), np.ptp(intercept - feasible)
-        duals = Duals(_balance_duals(problem, duals), duals.m)
+        duals = replace(duals, v=_balance_duals(problem, duals))
     objective, gradient = problem.objective(coef, curves), problem.gradient(coef, duals)
-    fenchel = max(sum(problem.fenchel_gap(curves, duals)), 0.0)
+    slack = problem.slack(coef, intercept)
+    fenchel = max(sum(problem.fenchel_gap(curves, slack, duals)), 0.0)
     hidden, gradient_error = _rounding_errors(problem, (coef, intercept), duals, gradient, objective.sum() + fenchel)
     residual = np.sqrt(np.sum(gradient[:-1] ** 2, axis=0)) + gradient_error
     gap = fenchel + hidden + float(np.sum(residual**2 / (4 * problem.alpha)))
-    if np.any(np.abs(gradient[-1]) > 1e-12) or crossing(curves).max() > tolerance:
+    crosses = crossing(curves).max(initial=-np.inf) > tolerance
+    if np.any(np.abs(gradient[-1]) > 1e-12) or crosses or slack.min(initial=0.0) < 0:
         gap = np.inf
     scale = problem.scale(objective)
     return Point(coef, intercept, duals, objective, gap * scale / scale.sum(), steps)
@@ -232,12 +305,20 @@ def _rounding_errors(
         unbalanced = np.clip(np.divide(surplus, room, out=np.ones_like(room), where=room > 0), 0, 1)
     moved = problem.share @ (np.abs(problem.y)[:, None] + reach)
     hidden = np.sum(problem.share @ errors) + tied + 2 * rows * products + unbalanced @ moved
-    return float(hidden), rows * (norms @ size) + unbalanced * (problem.share @ norms)
+    gradient_error = rows * (norms @ size) + unbalanced * (problem.share @ norms)
+    if (shapes := problem.shapes) is not None:
+        lengths = np.sqrt(np.einsum("ij,ij->i", shapes.rows, shapes.rows))
+        held = shapes.weight * (lengths @ duals.s)
+        hidden += 2 * (rows + features) * float(held @ (np.sqrt(np.sum(coef**2, axis=0)) + np.abs(intercept)))
+        gradient_error = gradient_error + (rows + features) * held
+    return float(hidden), gradient_error
 
 
 def _balance_duals(problem: NoncrossingProblem, duals: Duals) -> Array:
     """v moved towards an end of its box, all rows of a level by the same share, until mean e_k = 0."""
     surplus = problem.weighted_dual(duals).sum(axis=0)
+    if problem.shapes is not None:
+        surplus = surplus + problem.shapes.force(duals.s)[-1]
     end = np.where(surplus > 0, problem.levels - 1, problem.levels)
     room = problem.share @ duals.v - end * problem.share.sum()
     part = np.divide(surplus, room, out=np.zeros_like(room), where=room != 0)
