@@ -82,6 +82,7 @@ def test_the_command_line_says_in_one_line_what_to_install(tmp_path, arguments):
     ("code", "packages"),
     [
         ("from quernel.data import ParquetRows; ParquetRows('a.parquet', 'y')", ["pyarrow"]),
+        ("import quernel; quernel.make_report(None, [[1.0]], [2.0])", ["pyarrow"]),
         ("from quernel.plots.style import require_matplotlib; require_matplotlib()", ["matplotlib"]),
         ("from quernel.persistence.onnx_graph import import_onnx; import_onnx()", ["onnx"]),
         ("from quernel.datasets import load_wind; load_wind(as_frame=True)", ["pandas"]),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
     from quernel.forecasting import QuantileForecaster
     from quernel.persistence import load, onnx_inputs, save, to_onnx
+    from quernel.report import make_report
     from quernel.tables import TableEncoder
 
 __version__ = "0.2.0"
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "estimate_cost",
     "load",
+    "make_report",
     "onnx_inputs",
     "save",
     "to_onnx",
@@ -50,6 +52,7 @@ _HOMES = {
     "estimators.quantile_cv": ["KernelQuantileRegressorCV"],
     "forecasting": ["QuantileForecaster"],
     "persistence": ["load", "onnx_inputs", "save", "to_onnx"],
+    "report": ["make_report"],
     "tables": ["TableEncoder"],
 }  # fmt: skip
 _HOME_OF = {name: f"quernel.{home}" for home, names in _HOMES.items() for name in names}

@@ -27,7 +27,7 @@ from support.models import plain_regressor
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
 from support.tables import sales
 
-SECTIONS = ["data", "choices", "loss", "coverage", "columns", "worst", "outside", "load"]
+SECTIONS = ["loss", "coverage", "columns", "worst", "outside", "data", "choices", "load"]
 OUTSIDE_WORLD = r"https?:|//[a-z]|\bsrc=|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")|fetch\(|XMLHttp"
 
 

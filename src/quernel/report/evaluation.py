@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.model_selection import GroupShuffleSplit
+from sklearn.utils.validation import check_is_fitted
 
 from quernel.conformal.table_model import TableModel
-from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
+from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import subset
 from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
-from quernel.tables import TableError
+from quernel.tables import NumberColumn, TableEncoder, TableError
 from quernel.tables.encoded_rows import RowSample, read_numbers
+from quernel.tables.frames import open_frame
 from quernel.tables.training_data import StreamedTrainingData, TrainingData
 from quernel.tuning.data_summary import column_scales
 
@@ -39,6 +42,8 @@ class EvaluationOptions:
     n_folds: int = 5  # of the cross-validation of the baselines, where the model is evaluated on all rows
     max_rows: int = 100_000  # that baselines are fitted to, so that a report does not take longer than the fit
     n_trees: int = 200  # boosting iterations of LightGBM
+    train_rows: int = 2000  # training rows on which the loss is computed, to tell overfitting
+    overfit: float = 0.8  # a kernel model overfits if its loss on training rows is below this share of the held-out one
 
 
 OPTIONS = EvaluationOptions()
@@ -144,6 +149,8 @@ class Evaluation:
         Where the rows are a random sample, the number of rows that it was drawn from.
     units : ndarray of shape (n,) or None
         Labels of the repeated units that were held out; rows of a unit are not independent.
+    training_loss : float or None
+        Mean pinball loss of the model on rows that it was fitted to, in the target's own units, where these are known.
     """
 
     model: TableModel
@@ -159,6 +166,19 @@ class Evaluation:
     ends: Array | None = None
     out_of: int | None = None
     units: NDArray[Any] | None = None
+    training_loss: float | None = None
+
+    @property
+    def best_baseline(self) -> str:
+        """Name of the baseline with the lowest mean loss."""
+        return min(self.baselines, key=lambda name: float(self.losses(name).mean()))
+
+    @property
+    def overfits(self) -> bool:
+        """Whether a kernel model is much closer to its training rows than to held-out rows (forests always are)."""
+        if self.training_loss is None or not isinstance(self.model.model, KernelQuantileRegressor):
+            return False
+        return self.training_loss < OPTIONS.overfit * self.losses().mean()
 
     @property
     def outside(self) -> NDArray[np.bool_]:
@@ -246,6 +266,10 @@ def evaluate_by_refitting(
     fitted_to = f"the same {len(train):,} rows"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
     evaluation = _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
+    some = train[:: max(1, len(train) // OPTIONS.train_rows)]
+    curves = refitted.predict_encoded(training.X[some]).reshape(len(some), -1)[:, np.argsort(refitted.quantiles_)]
+    y = refitted.inverse_transform_target(training.y[some])
+    evaluation = replace(evaluation, training_loss=float(pinball_loss(y, curves, evaluation.levels).mean()))
     if units is None or time_ordered:
         return evaluation
     how += " Rows of a unit are alike: ranges by chance of levels and intervals are the wider for it."
@@ -370,3 +394,43 @@ def check_target(model: TableModel, y: Array) -> Array:
             f"positive (the smallest is {y.min():g}). Leave those rows out."
         )
     return np.log(y) if model.log_target else y
+
+
+def as_table_model(model: Any, X: Any, target: str) -> TableModel:
+    """Return a fitted estimator as a model of the table X, whose encoder makes what the estimator computes with."""
+    if isinstance(model, TableModel):
+        return model
+    if not isinstance(model, KernelQuantileRegressor | TabularQuantileRegressor):
+        raise TypeError(
+            "A report takes a fitted TabularQuantileRegressor or KernelQuantileRegressor, or a model of a table that "
+            f"quernel.load returned; got {type(model).__name__}. Of a pipeline or a search, pass the model inside."
+        )
+    check_is_fitted(model)
+    encoder = getattr(model, "encoder_", None)
+    if encoder is None:
+        frame = open_frame(X)
+        if len(frame.names) != model.n_features_in_:
+            raise ValueError(f"X has {len(frame.names)} columns; the model was fitted to {model.n_features_in_}.")
+        fills = zip(frame.names, model._fill, strict=True)
+        encoder = TableEncoder()
+        encoder.columns_ = tuple(NumberColumn(name, float(fill), flagged=False) for name, fill in fills)
+        encoder.dropped_, encoder.notes_, encoder.alarms_, encoder.n_features_in_ = {}, (), (), len(frame.names)
+    # From here on rows are encoded, and the estimator takes numbers without names.
+    model = copy(model)
+    for name in ("encoder_", "feature_names_in_"):
+        model.__dict__.pop(name, None)
+    model.n_features_in_ = model.input_range_.shape[1]
+    return TableModel(encoder, model, target)
+
+
+def as_arrow(X: Any, names: Sequence[str], target: str, y: Any) -> Any:
+    """Return an Arrow table of the named columns of X and the target."""
+    import pyarrow as pa
+
+    frame = open_frame(X, names)
+    entries = {name: frame.get(name) for name in names}
+    columns = {
+        name: pa.array(one.array, from_pandas=True) if one.series is None else one.series.to_arrow()
+        for name, one in entries.items()
+    }
+    return pa.table(columns | {target: np.asarray(y, dtype=float)})

@@ -45,15 +45,35 @@ Array = NDArray[np.floating]
 
 NONE, MISSING = "\N{EN DASH}", "missing"
 TOO_NARROW = (
-    "The intervals cover fewer rows than their nominal coverage: the model overfits. A larger ridge weight, 3 to 100 "
-    "times the one above (<code>--alpha</code>), makes it smoother; <code>--conformal</code> (in Python, "
+    "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
     "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
+)
+OVERFITS = (
+    " The model overfits: its loss on training rows is {share} of that on these. A larger ridge weight, 3 to 100 times "
+    "that of the fit (<code>--alpha</code>), makes it smoother."
 )
 TOO_NARROW_TABULAR = (
     "The intervals cover fewer rows than their nominal coverage, although the levels were calibrated on rows that the "
     "model had not seen: the evaluation rows differ from those. If rows come in units, such as patients, shops or "
     "machines, <code>--groups</code> (in Python, <code>fit(..., groups=...)</code>) makes the intervals those of new "
     "units; if they are in time order, <code>--conformal --time-ordered</code> calibrates on the last ones."
+)
+# What to try where a baseline wins, by its kind: a simple one, or a rougher one than the model.
+TRY_CONSTANT = (
+    "The columns say little about the target. Look for columns that matter, and leave out those that cannot "
+    "(<code>--exclude</code>)."
+)
+TRY_LINEAR = (
+    "The relation may be close to linear, or the rows too few for more: "
+    "<code>--estimator kernel --kernel linear</code> fits just that."
+)
+TRY_FORESTS = (
+    "There is local structure that a smooth kernel misses: the default of <code>quernel fit</code>, a kernel and "
+    "forests together (in Python, TabularQuantileRegressor), follows it."
+)
+TRY_ROUGHER = (
+    "There is local structure that this model misses. Columns that make it explicit help, such as dates as dates and "
+    "categories as text; or calibrate the other model itself (in Python, ConformalQuantileRegressor around it)."
 )
 TIES = (
     "Rows with the same target lie exactly on predicted quantiles (ties). Then two shares are shown: of the rows below "
@@ -107,18 +127,19 @@ def report_page(
     names = {"data": data, "model_file": model_file}
     page = compute_page(model, table, evaluation, **names, sample=sample, kernel_gap=kernel_gap)
     sections = {
-        "data": ("Data", render_data(page)),
-        "choices": ("Hyperparameters", render_choices(page)),
         "loss": ("Loss compared with baselines", render_losses(page)),
         "coverage": ("Coverage and calibration", render_coverage(page)),
         "time": ("Coverage and loss over time", render_periods(page)),
         "columns": ("Effect of each column", render_columns(page)),
         "worst": ("The worst-predicted rows", render_worst_rows(page)),
         "outside": ("Rows outside the training range", render_extrapolations(page)),
+        "data": ("Data", render_data(page)),
+        "choices": ("How it was fitted", render_choices(page)),
         "load": ("How to use the model", render_usage(page)),
     }
     sections = {name: section for name, section in sections.items() if section[1]}
-    top = f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {date.today().isoformat()}</p>{_tiles(page)}'
+    about = f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {date.today().isoformat()}</p>'
+    top = f"{about}{_verdict(page.evaluation)}{_tiles(page)}"
     return assemble_page(f"Quantiles of {page.model.target}", top, sections)
 
 
@@ -139,6 +160,36 @@ def assemble_page(title: str, top: str, sections: dict[str, tuple[str, str]]) ->
     )
 
 
+def _verdict(evaluation: Evaluation) -> str:
+    """Return a paragraph on the baseline that is better than the model, and what to try; "" if there is none."""
+    best = evaluation.best_baseline
+    ours, theirs = evaluation.row_losses(), evaluation.row_losses(best)
+    if theirs.mean() >= ours.mean():
+        return ""
+    change = (ours - theirs) / ours.mean()
+    error = change.std() / np.sqrt(len(change))
+    share = f"{format_share(change.mean())} (± {format_share(error)})"
+    chance = ", a difference within chance" if change.mean() < 2 * error else ""
+    text = f"{escape(best)} has a lower loss on these rows than this model, by {share}{chance}."
+    return f'<p class="warn">{text}{_describe_overfit(evaluation)} {_remedy(evaluation, best)}</p>'
+
+
+def _remedy(evaluation: Evaluation, best: str) -> str:
+    """Return what to try where this baseline is better than the model."""
+    if best.startswith("Unconditional"):
+        return TRY_CONSTANT
+    if best.startswith("Linear"):
+        return TRY_LINEAR
+    return TRY_FORESTS if isinstance(evaluation.model.model, KernelQuantileRegressor) else TRY_ROUGHER
+
+
+def _describe_overfit(evaluation: Evaluation) -> str:
+    """Return that the model overfits and the remedy, "" if nothing shows it."""
+    if not evaluation.overfits or evaluation.training_loss is None:
+        return ""
+    return OVERFITS.format(share=format_share(evaluation.training_loss / evaluation.losses().mean(), 0))
+
+
 def _tiles(page: Page) -> str:
     """Return the key figures at the top of the page."""
     evaluation = page.evaluation
@@ -155,16 +206,24 @@ def _tiles(page: Page) -> str:
         details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
         if one.inner < one.observed:
             details += f"; without rows on its bounds {format_share(one.inner)}"
+        if not page.calibration.holds.all():
+            details += f"; {page.calibration.holds.sum()} of {len(evaluation.levels)} levels hold"
         kind = "calibrated interval" if one.calibrated else "interval"
         tiles.append((f"Coverage of the {nominal} {kind}", format_share(one.observed), details))
-    calibrated = page.calibration
-    details = "the share of rows below the predicted quantile matches its level, within chance"
-    tiles.append(("Calibrated quantile levels", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", details))
+        tiles.append((f"Mean width of the {nominal} {kind}", format_number(one.width), _compare_width(page, one)))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
         for name, value, details in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
+
+
+def _compare_width(page: Page, one: Interval) -> str:
+    """Return the mean width of an interval beside that of the target's own quantiles."""
+    low, high = np.quantile(page.y, [(1 - one.nominal) / 2, (1 + one.nominal) / 2])
+    if high <= low:
+        return "in units of the target"
+    return f"{format_share(one.width / (high - low), 0)} of that of unconditional quantiles"
 
 
 def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
@@ -348,7 +407,8 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
     if evaluation.model.interval is not None and intervals[0].calibrated:
         promise = CALIBRATED if evaluation.units is None else CALIBRATED_UNITS
         return f"{text}<p>{escape(promise.format(rows=evaluation.model.interval.n_calibration_))}</p>"
-    remedy = TOO_NARROW if isinstance(evaluation.model.model, KernelQuantileRegressor) else TOO_NARROW_TABULAR
+    kernel = isinstance(evaluation.model.model, KernelQuantileRegressor)
+    remedy = TOO_NARROW + _describe_overfit(evaluation) if kernel else TOO_NARROW_TABULAR
     return text + (f'<p class="warn">{remedy}</p>' if intervals[0].observed < intervals[0].low else "")
 
 
