@@ -3,7 +3,7 @@
 Every item of the paper is an `Experiment`, and related ones share a module: the tasks (a parameter grid times
 repetitions), what one task measures, and how all measurements become figures, tables and verdicts.
 
-    experiment    `Experiment` and `Task`; `measurements` has the `Table` of results, its means, intervals and slopes
+    experiment    `Experiment` and `Task`, and the `Table` of results with its means, intervals and slopes
     output        figures, tables and verdicts on disk, and on one HTML page
     reproduction  runs the tasks of a set of experiments, stores and shows all in one folder (`quernel reproduce`)
 
