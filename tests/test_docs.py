@@ -194,8 +194,13 @@ def test_the_page_of_forecasting_shows_the_series_measured():
         losses = [one[system]["loss"] for system in ("quernel", "LightGBM", "week before")]
         assert min(losses) == losses[0]
         assert f"| {name} | " + " | ".join(f"{loss:.2f}" for loss in losses) + " |" in page
-        for nominal in (80, 90):
-            assert abs(100 * one["quernel"][f"{nominal}%"]["adaptive"] - nominal) < 3
+        adaptive = {nominal: one["quernel"][f"{nominal}%"] for nominal in (80, 90)}
+        quarters = zip(adaptive[80]["quarters"], adaptive[90]["quarters"], strict=True)
+        assert f"| {name} | " + " | ".join(f"{100 * a:.1f} / {100 * b:.1f}" for a, b in quarters) + " |" in page
+        for nominal, found in adaptive.items():
+            assert abs(100 * found["adaptive"] - nominal) < 1
+            most = 2 if "day ahead" in name else 5
+            assert max(abs(100 * share - nominal) for share in found["quarters"]) < most
 
 
 def test_the_page_of_forecasting_shows_the_price_of_many_levels():
