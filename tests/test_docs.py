@@ -138,6 +138,26 @@ def test_the_page_of_bands_shows_what_was_measured():
     assert write_coverage(measured).strip() == BANDS.split(START)[1].split(END)[0].strip()
 
 
+def test_the_example_of_tails_prints_what_the_page_shows(capsys):
+    assert printed_as_shown((ROOT / "docs" / "tails.md").read_text(), capsys) > 20
+
+
+def test_the_page_of_tails_shows_what_was_measured():
+    from benchmarks.tails import LAWS, RESULTS, make_tables
+
+    measured = json.loads(RESULTS.read_text())
+    page = (ROOT / "docs" / "tails.md").read_text()
+    assert make_tables(measured) == page.partition("<!-- measured -->\n")[2].partition("<!-- end -->")[0]
+    for name in LAWS:  # the best of all, and the kind recognised
+        runs = [one for one in measured["simulations"] if one["design"] == name]
+        means = {method: np.mean([one["errors"][method] for one in runs]) for method in runs[0]["errors"]}
+        assert min(means, key=means.get) == "tails"
+        assert np.mean([one["kind"] == name.split()[0] for one in runs]) >= 0.75
+    for table in {one["table"] for one in measured["tables"]}:
+        runs = [one for one in measured["tables"] if one["table"] == table]
+        assert sum(one["tails"] for one in runs) <= sum(one["none"] for one in runs)
+
+
 def test_the_theory_example_prints_what_the_page_shows(capsys):
     assert printed_as_shown(THEORY, capsys) == 102
 

@@ -174,6 +174,21 @@ def test_the_shape_is_that_of_maximum_likelihood():
     assert abs(tails._fit_shape(few.log_excess, few)) < abs(stats.genpareto.fit(z[:60], floc=0)[0]), "toward 0"
 
 
+def test_a_scale_without_x_is_the_peaks_over_threshold_of_pyextremes():
+    models = pytest.importorskip("pyextremes.models")
+    pandas = pytest.importorskip("pandas")
+    z = stats.genpareto(0.3, scale=2.0).rvs(3000, random_state=np.random.default_rng(4))
+    known = models.get_model(
+        "MLE", pandas.Series(z, pandas.date_range("2000", periods=3000)), "genpareto", {"floc": 0.0}
+    )
+    rows = tails._Exceedances.from_rows(np.zeros((3000, 1)), z, np.full(3000, 1 / 3000), None)
+    shape = tails._fit_shape(rows.log_excess, rows)
+    scale = np.exp(GeneralizedPareto(shape).fit_constant(rows.log_excess, rows.share))
+    ours = ParetoLaw(1.0, 0.1, scale, shape).distance(np.array([0.01, 0.001]))[0]
+    theirs = [known.get_return_value(probability, alpha=None)[0] for probability in (0.1, 0.01)]
+    np.testing.assert_allclose(ours, theirs, rtol=0.02)
+
+
 @pytest.mark.parametrize(
     ("n", "levels", "given", "expected"),
     [

@@ -182,8 +182,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         and at least 50 of them beyond an outer level; print `upper_tail_`. `max_seconds` does not limit it.
     tail_level : float or "auto", default="auto"
         With tails, the fitted level from which on there is a tail, 0.8 or more; the lower tail begins at 1 minus it if
-        that is fitted. Fitted levels beyond it are predicted by the tail. "auto" is, on each side, the outermost fitted
-        level that about 200 rows exceed or, if there is none, the one closest to 0.8.
+        that is fitted. Fitted levels beyond it are predicted by the tail, unless ``noncrossing=None``. "auto" is, on
+        each side, the outermost fitted level that about 200 rows exceed or, if there is none, the one closest to 0.8.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the random features; pass an int for reproducible fits.
     verbose : int, default=0
@@ -626,11 +626,9 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
 
     def _curves(self, X: Array) -> Array:
         """Predictions at the fitted levels, (n, q), in their given order; sorted unless `noncrossing` is None."""
-        if self.tails is not None:
-            fitted = self._distribution(X)
-            beyond = (self.quantiles_ < fitted.levels[0]) | (self.quantiles_ > fitted.levels[-1])
-            if beyond.any() and self.noncrossing is not None:
-                return fitted.at(self.quantiles_)
+        tails = (self.lower_tail_, self.upper_tail_) if self.tails is not None and self.noncrossing is not None else ()
+        if any(tail is not None and tail.covers(self.quantiles_).any() for tail in tails):
+            return self._distribution(X).at(self.quantiles_)
         curves = self._predict_raw(X)
         return curves if self.noncrossing is None else rearrange(curves, self.quantiles_, self._failed_levels())
 

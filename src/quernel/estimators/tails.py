@@ -49,8 +49,7 @@ class TailOptions:
     enough: int = 200  # a higher level than the one with so many exceedances leaves too few of them
     outer: float = 0.8  # levels from here on may be thresholds: below, the limit law is far
     folds: int = 4  # of the refits for exceedances, and of the comparison of scales
-    max_rows: int = 20_000  # rows for out-of-fold exceedances, at most ...
-    max_floats: int = 20_000_000  # ... and features of them
+    max_rows: int = 10_000  # rows for out-of-fold exceedances, at most: their features are in memory
     tol: float = 1e-3  # relative duality gap of the fits on folds; that of the scale is the estimator's
     n_components: int = 200  # landmarks of the scale's kernel
     deviations: tuple[float, ...] = (0.2, 0.5, 1.2)  # prior standard deviations of the log scale that are tried
@@ -113,6 +112,10 @@ class ParetoTail:
             return "heavy"
         return "bounded" if self.shape + reach < OPTIONS.bounded else "light"
 
+    def covers(self, levels: Array) -> NDArray[np.bool_]:
+        """Mask (q,) of the levels beyond the one at which the tail begins."""
+        return (levels - self.level) * np.sign(self.level - 0.5) > SAME
+
     def law(self, X: Array, inner: QuantileFunction) -> ParetoLaw:
         """Generalised Pareto law of each row of X, given its quantiles at the fitted levels."""
         upper = self.level > 0.5
@@ -153,7 +156,7 @@ def choose_tail_levels(levels: Array, n_rows: int, given: float | None) -> tuple
         outer = np.sort(mirrored[mirrored >= OPTIONS.outer - 1e-9])
         if given is not None:
             outer = outer[np.abs(outer - max(given, 1 - given)) < 1e-9]
-        counts = np.round(n_rows * (1 - outer))
+        counts = np.round(min(n_rows, OPTIONS.max_rows) * (1 - outer))
         if not np.any(counts >= OPTIONS.min_exceedances):
             return None
         return float(outer[max(int(np.sum(counts >= OPTIONS.enough)) - 1, 0)])
@@ -171,14 +174,14 @@ def choose_tail_levels(levels: Array, n_rows: int, given: float | None) -> tuple
                 f"tails='pareto' begins at a fitted quantile level of {wanted}; got quantiles={levels.tolist()}. "
                 "Add such a level to quantiles."
             )
-        mass = 1 - outer.min()
+        mass, counted = 1 - outer.min(), min(n_rows, OPTIONS.max_rows)
         needed = int(np.ceil(OPTIONS.min_exceedances / mass - 1e-6))
         raise ValueError(
-            f"tails='pareto' needs {OPTIONS.min_exceedances} exceedances of a fitted level; {n_rows:,} rows have about "
-            f"{n_rows * mass:.0f} beyond the level {outer.min():g}, for which {needed:,} rows are needed. Fit a level "
-            "closer to the median, such as 0.9 or 0.8, or leave tails at None."
+            f"tails='pareto' needs {OPTIONS.min_exceedances} exceedances of a fitted level; {counted:,} rows have "
+            f"about {counted * mass:.0f} beyond the level {outer.min():g}, for which {needed:,} rows are needed. Fit "
+            "a level closer to the median, such as 0.9 or 0.8, or leave tails at None."
         )
-    return None if lower is None else 1 - lower, upper
+    return None if lower is None else float(levels[np.argmin(np.abs(levels - (1 - lower)))]), upper
 
 
 def check_tail_level(level: Any) -> None:
@@ -218,16 +221,17 @@ def fit_tails(
 
     `feature_map` and `plan` are those of the quantile fit, `levels` (q,) its levels.
     """
-    rows, share = _subsample(source, feature_map.n_components_)
-    curves = _OutOfFold(rows, levels, feature_map.transform(rows.X), plan.alpha, fit_intercept)
+    rows, share = _subsample(source)
+    inner_levels = {level: _choose_inner(levels, level) for level in tail_levels if level is not None}
+    needed = np.array(sorted({one for pair in inner_levels.items() for one in pair if one is not None}))
+    curves = _OutOfFold(rows, needed, feature_map.transform(rows.X), plan.alpha, fit_intercept)
     tails: list[ParetoTail | None] = []
     for level in tail_levels:
         if level is None:
             tails.append(None)
             continue
         sign = 1.0 if level > 0.5 else -1.0
-        inside = levels[sign * (level - levels) > 0]
-        inner = float(inside[np.argmin(np.abs(inside - 0.5))]) if len(inside) else None
+        inner = inner_levels[level]
         excess = sign * (rows.y - curves.at(level))
         shift = weighted_quantiles(excess, share, np.array([max(level, 1 - level)]))[0]
         excess -= shift
@@ -243,12 +247,17 @@ def fit_tails(
     return tails[0], tails[1]
 
 
-def _subsample(source: ArrayRows, n_features: int) -> tuple[ArrayRows, Array]:
-    """Rows whose features fit in memory, the same ones in whatever order they were given, and their shares."""
-    most, X = min(OPTIONS.max_rows, max(OPTIONS.max_floats // n_features, 1)), np.asarray(source.X, dtype=float)
-    rows = np.arange(source.n_rows)
-    if source.n_rows > most:
-        rows = np.sort(np.argsort(row_hash(np.column_stack([X, source.y])), kind="stable")[:most])
+def _choose_inner(levels: Array, level: float) -> float | None:
+    """The level closest to the median, inside of a tail's, from which the spread is measured; None if there is none."""
+    inside = levels[(level - levels) * np.sign(level - 0.5) > SAME]
+    return float(inside[np.argmin(np.abs(inside - 0.5))]) if len(inside) else None
+
+
+def _subsample(source: ArrayRows) -> tuple[ArrayRows, Array]:
+    """At most `max_rows` rows, the same ones in whatever order they were given, and their shares."""
+    X, rows = np.asarray(source.X, dtype=float), np.arange(source.n_rows)
+    if source.n_rows > OPTIONS.max_rows:
+        rows = np.sort(np.argsort(row_hash(np.column_stack([X, source.y])), kind="stable")[: OPTIONS.max_rows])
     weight = None if source.weight is None else source.weight[rows]
     taken = ArrayRows(X[rows], source.y[rows], weight)
     return taken, taken.share()

@@ -23,7 +23,7 @@ from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scale, Scores, conformal_quantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor, TabularQuantileRegressor
-from quernel.estimators.levels import SAME, QuantileFunction, neighbours
+from quernel.estimators.levels import QuantileFunction, neighbours
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
@@ -266,7 +266,7 @@ def quantiles_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -
 def _refuse_tails(model: KernelQuantileRegressor) -> None:
     """Raise ValueError if `predict` takes fitted levels from a tail, which the graph does not have."""
     for tail in (getattr(model, "lower_tail_", None), getattr(model, "upper_tail_", None)):
-        if tail is not None and np.any((model.quantiles_ - tail.level) * np.sign(tail.level - 0.5) > SAME):
+        if tail is not None and tail.covers(model.quantiles_).any():
             raise ValueError(
                 f"Levels beyond {tail.level:g} are predicted by the tail, which is not exported. Fit without them, or "
                 "with tails=None."
