@@ -309,7 +309,8 @@ def test_equal_rows_leave_fewer_folds_and_a_warning():
 
 def test_it_has_the_parameters_of_the_regressor():
     ours, theirs = (inspect.signature(cls).parameters for cls in (KernelQuantileRegressorCV, KernelQuantileRegressor))
-    assert set(theirs) - set(ours) == {"alpha", "bandwidth", "warm_start"}  # a search has nothing to go on from
+    shapes = {"monotone", "convex", "lower", "upper"}  # those of the regressor, with what was found here
+    assert set(theirs) - set(ours) == {"alpha", "bandwidth", "warm_start"} | shapes  # nothing to go on from
     assert set(ours) - set(theirs) == {"alphas", "bandwidths", "cv", "one_standard_error"}
     assert all(ours[name].default == theirs[name].default for name in set(ours) & set(theirs))
     assert clone(KernelQuantileRegressorCV(cv=3)).cv == 3

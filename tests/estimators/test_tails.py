@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from scipy.optimize import minimize
 
 import quernel
-from quernel import KernelQuantileRegressor, KernelRegressor
+from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV, KernelRegressor
 from quernel.data import MemmapRows
 from quernel.estimators import tails
 from quernel.estimators.levels import ParetoLaw, QuantileFunction
@@ -241,9 +241,19 @@ def test_what_cannot_be_fitted_is_refused(heavy, tmp_path):
         without.predict_expected_shortfall(X)
     with pytest.raises(ValueError, match=r"or a KernelQuantileRegressor with tails='pareto'"):
         without.predict(X, quantiles=0.95)
-    one_sided = pareto(X, y, quantiles=[0.5, 0.9])
+    with pytest.raises(ValueError, match=r"Shapes \(lower\) end where tails begin"):
+        pareto(X, y, lower=-1e3)
+
+
+def test_a_search_has_tails_too(heavy):
+    _, X, y = heavy
+    search = KernelQuantileRegressorCV(
+        [0.5, 0.9], alphas=[1e-3, 1e-2], bandwidths=[0.4], n_components=30, cv=2, tails="pareto", random_state=0
+    ).fit(X, y)
+    assert np.all(search.predict(X, quantiles=0.999) > search.predict(X, quantiles=0.9))
+    assert search.lower_tail_ is None
     with pytest.raises(ValueError, match="none was fitted on that side"):
-        one_sided.predict_expected_shortfall(X, 0.05)
+        search.predict_expected_shortfall(X, 0.05)
 
 
 def test_tails_are_saved(heavy, tmp_path):

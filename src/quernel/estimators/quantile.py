@@ -179,7 +179,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         What is beyond the outermost levels. None: nothing is known, and other levels are refused. "pareto": a
         generalised Pareto law whose scale depends on x, so that `predict` has any level, such as 0.999, `predict_cdf`,
         `sample` and `crps` have tails, and `predict_expected_shortfall` exists (docs/tails.md). It needs rows in memory
-        and at least 50 of them beyond an outer level; print `upper_tail_`. `max_seconds` does not limit it.
+        and at least 50 of them beyond an outer level; print `upper_tail_`. `max_seconds` does not limit it,
+        and there is none with shapes.
     tail_level : float or "auto", default="auto"
         With tails, the fitted level from which on there is a tail, 0.8 or more; the lower tail begins at 1 minus it if
         that is fitted. Fitted levels beyond it are predicted by the tail, unless ``noncrossing=None``. "auto" is, on
@@ -378,11 +379,7 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             own = self._describe_levels(levels, single, data, plan, solution)
             if shapes is not None:
                 own |= describe_shapes(shapes, data.rows.X, levels, self.noncrossing, solution, own)
-        if tail_levels is not None:
-            feature_map, intercept = solution.feature_map, bool(self.fit_intercept)
-            own["lower_tail_"], own["upper_tail_"] = fit_tails(
-                data.summary.source, levels, tail_levels, feature_map, plan, intercept, self.tol
-            )
+        own |= self._fit_tails(tail_levels, levels, data, plan, solution)
         return self._store(data, plan, solution, start, **own)
 
     def _choose_tails(self, levels: Array, data: FitData) -> tuple[float | None, float | None] | None:
@@ -391,6 +388,21 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             return None
         given = None if isinstance(self.tail_level, str) else float(self.tail_level)
         return choose_tail_levels(levels, data.summary.n_rows, given)
+
+    def _fit_tails(
+        self,
+        tail_levels: tuple[float | None, float | None] | None,
+        levels: Array,
+        data: FitData,
+        plan: FitPlan,
+        solution: Solution,
+    ) -> dict[str, Any]:
+        """Fitted attributes of the tails; none without tails."""
+        if tail_levels is None:
+            return {}
+        feature_map, intercept = solution.feature_map, bool(self.fit_intercept)
+        tails = fit_tails(data.summary.source, levels, tail_levels, feature_map, plan, intercept, self.tol)
+        return dict(zip(("lower_tail_", "upper_tail_"), tails, strict=True))
 
     def _describe_levels(
         self, levels: Array, single: bool, data: FitData, plan: FitPlan, solution: Solution

@@ -79,7 +79,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         Whether to apply the one-standard-error rule: choose the largest alpha whose loss is within one standard error
         (between splits) of the lowest, for a smoother model that is not clearly worse.
     kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_seconds, max_memory, dtype, \
-    recalibrate, inference, random_state, verbose :
+    recalibrate, inference, tails, tail_level, random_state, verbose :
         As in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the final fit
         chooses its own number. The search uses the Newton solver with a relative duality gap of 1e-3. With an integer
         `random_state` it uses the same random features as the final fit, the first 300 of them for "auto".
@@ -145,6 +145,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         dtype: str = "float64",
         recalibrate: bool = True,
         inference: bool = False,
+        tails: str | None = None,
+        tail_level: float | str = "auto",
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -167,6 +169,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         self.dtype = dtype
         self.recalibrate = recalibrate
         self.inference = inference
+        self.tails = tails
+        self.tail_level = tail_level
         self.random_state = random_state
         self.verbose = verbose
 
@@ -207,6 +211,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
         self._check_inference(data)
+        tail_levels = self._choose_tails(levels, data)
         points = self._check_points(noncrossing_points, data)
         self._refuse_size(data, kernel, loss)
         start = WarmStart(path=checkpoint)
@@ -218,6 +223,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
                 plan = plan_features(self, data.summary, loss, chosen)
             solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
             own = self._describe_levels(levels, single, data, plan, solution)
+        own |= self._fit_tails(tail_levels, levels, data, plan, solution)
         return self._store(data, plan, solution, start, **own, **search)
 
     def _check_parameters(self) -> Kernel:
