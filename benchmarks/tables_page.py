@@ -86,7 +86,10 @@ def _serving() -> list[str]:
         )
         parts.append(tabular_serving.render_table(models))
     if files:
-        parts.append("`python -m benchmarks.tabular_stream`: fits to a Parquet file; the kernel sees all rows.\n")
+        parts.append(
+            "`python -m benchmarks.tabular_stream`: fits to a Parquet file; the kernel sees all rows. The default"
+            "\nis 1,000 landmarks.\n"
+        )
         parts.append(tabular_stream.render_table(files))
     return parts
 
