@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from html import escape, unescape
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from support.report_page import made
@@ -106,3 +108,43 @@ def test_charts_are_drawn_and_the_chooser_changes_the_chart(tmp_path, width):
         assert chart["wide"] > 250
         assert chart["ink"] > 10 or chart["high"] > 150
         assert chart["filled"] != "none"
+
+
+# Moves both inputs of the what-if panel over all points, and leaves what the panel shows at each.
+MOVE = """
+<script>
+const [first, second] = document.querySelectorAll("#what-if input"), found = [];
+for (let i = 0; i <= Number(first.max); i++) for (let j = 0; j <= Number(second.max); j++) {
+  first.value = i; second.value = j;
+  first.dispatchEvent(new Event("input"));
+  found.push([[...document.querySelectorAll("#what-if output")].map((one) => one.textContent),
+              [...document.querySelectorAll("#what-if tbody td")].map((one) => Number(one.textContent))]);
+}
+document.body.dataset.found = JSON.stringify([document.getElementById("what-if").hidden, found]);
+</script></body>"""
+
+
+def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path):
+    table, model, _, evaluation, page = made()
+    document, errors = opened(tmp_path, page.replace("</body>", MOVE))
+    assert errors == []
+    hidden, found = json.loads(unescape(re.findall(r'data-found="([^"]*)"', document)[0]))
+    assert not hidden
+    names = re.findall(r'<label for="if-\d">(.*?)</label>', page)
+    assert len(names) == 2
+    frame = table.to_pandas().dropna(subset=[model.target])
+    typical = {
+        name: values.dropna().median() if values.dtype.kind in "ifM" else values.mode()[0]
+        for name, values in frame[model.encoder.inputs].items()
+    }
+    labels, curves = zip(*found, strict=True)
+    rows = pd.DataFrame([typical | {names[0]: a, names[1]: b} for a, b in labels])
+    for name in names:
+        if frame[name].dtype.kind in "if":
+            rows[name] = rows[name].astype(str).str.replace(",", "").astype(float)
+    expected = model.predict(rows)
+    scale = np.ptp(expected)
+    assert len(found) > 20
+    assert scale > 0.3 * np.std(evaluation.y)
+    np.testing.assert_allclose(curves, expected, atol=0.02 * scale)  # values of inputs are shown rounded
+    assert np.abs(np.array(curves) - expected[::-1]).max() > 0.1 * scale  # and this can fail

@@ -27,7 +27,7 @@ from support.models import plain_regressor
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
 from support.tables import sales
 
-SECTIONS = ["loss", "coverage", "columns", "worst", "outside", "data", "choices", "load"]
+SECTIONS = ["loss", "coverage", "columns", "whatif", "worst", "outside", "data", "choices", "load"]
 OUTSIDE_WORLD = r"https?:|//[a-z]|\bsrc=|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")|fetch\(|XMLHttp"
 
 

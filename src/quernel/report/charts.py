@@ -335,7 +335,7 @@ class ColumnFan:
         x, grid, kind = display.x[shown], display.grid, "number"
         categories: tuple[str, ...] = ()
         if grid.dtype.kind == "O":
-            categories, kind = tuple(map(_name_category, grid)), "category"
+            categories, kind = tuple(map(name_category, grid)), "category"
             places = {str(category): float(k) for k, category in enumerate(grid)}
             x = np.array([places.get(str(category), np.nan) for category in x])
             grid = np.arange(len(grid), dtype=float)
@@ -405,7 +405,7 @@ def band_opacity(k: int, count: int) -> float:
     return 0.28 if count == 1 else 0.2 + 0.35 * k / (count - 1)
 
 
-def _name_category(category: object) -> str:
+def name_category(category: object) -> str:
     """Return the name of a category; those of booleans are false and true."""
     return str(category).lower() if isinstance(category, bool) else str(category)
 

@@ -16,9 +16,17 @@ from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.features import LandmarkPredictor
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, QuantileFanDisplay
 from quernel.plots.calibration import binomial_band
-from quernel.plots.inputs import drop_missing, make_grid, split_columns, to_dates
+from quernel.plots.inputs import (
+    drop_missing,
+    is_time_of_day,
+    make_grid,
+    predict_quantiles,
+    split_columns,
+    to_dates,
+    to_seconds,
+)
 from quernel.plots.style import truncate
-from quernel.report.charts import ColumnFan
+from quernel.report.charts import ColumnFan, name_category
 from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import format_date, format_number, format_share, format_time
 from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
@@ -40,6 +48,7 @@ class PageOptions:
     dimension_rows: int = 1000  # on which the effective dimension is computed, at most
     max_fans: int = 30  # columns with a fan chart, the most important ones
     grid_points: int = 60  # of the curves of a fan chart
+    what_if_points: int = 15  # of each input of the what-if panel, at most
 
 
 OPTIONS = PageOptions()
@@ -60,6 +69,23 @@ class Choice(NamedTuple):
     name: str
     value: str
     why: str
+
+
+class WhatIf(NamedTuple):
+    """Predicted quantiles of a typical row whose one or two most important columns vary.
+
+    Attributes
+    ----------
+    names : sequence of str
+        These columns.
+    labels : sequence of sequences of str
+        Their values.
+    curves : ndarray of shape (values of the first, values of the second or 1, q), levels ascending
+    """
+
+    names: Sequence[str]
+    labels: Sequence[Sequence[str]]
+    curves: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +112,8 @@ class Page:
     calibration, importance : displays of `quernel.plots`, computed on the evaluation rows
     fans : sequence of ColumnFan
         Of the most important columns, the most important one first.
+    what_if : WhatIf
+        Of the most important columns.
     rows : ndarray of shape (n,)
         Numbers of the evaluation rows in the file, from 1.
     entries : Arrow table of the evaluation rows
@@ -104,6 +132,7 @@ class Page:
     calibration: CalibrationDisplay
     importance: PermutationImportanceDisplay
     fans: Sequence[ColumnFan]
+    what_if: WhatIf
     rows: NDArray[np.intp]
     entries: Any
 
@@ -140,6 +169,7 @@ def compute_page(
         calibration=_compute_calibration(evaluation),
         importance=importance,
         fans=compute_fans(model, with_target, y, most_important),
+        what_if=compute_what_if(model, with_target, most_important[:2]),
         rows=(positions if sample is None else sample.row[positions])[evaluation.rows] + 1,
         entries=with_target.take(evaluation.rows),
     )
@@ -184,6 +214,35 @@ def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) 
         warnings.simplefilter("ignore")  # typical values together may be an extrapolation, and "(other)" is unknown
         displays = [QuantileFanDisplay.compute(model, columns, y, name, grid=grids[name]) for name in names]
     return [ColumnFan.from_display(display) for display in displays]
+
+
+def compute_what_if(model: TableModel, table: Any, names: Sequence[str]) -> WhatIf:
+    """Predict a typical row of the table at all pairs of values of one or two columns, the others as they are."""
+    columns = split_columns(model, table, pooled=True)
+    places = [columns.names.index(name) for name in names]
+    grids = []
+    for j in places:
+        grid = _make_grid(model.encoder.columns_[j], columns.values[j])
+        grids.append(grid[np.unique(np.linspace(0, len(grid) - 1, OPTIONS.what_if_points).round().astype(int))])
+    second = len(grids[1]) if len(grids) > 1 else 1
+    product = [np.repeat(values, len(grids[0]) * second) for values in columns.typical_row]
+    product[places[0]] = np.repeat(grids[0], second)
+    if len(grids) > 1:
+        product[places[1]] = np.tile(grids[1], len(grids[0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as for fan charts
+        curves, levels = predict_quantiles(model, columns.assemble(product), None)
+    labels = [_name_values(grid) for grid in grids]
+    return WhatIf(names, labels, curves[:, np.argsort(levels)].reshape(len(grids[0]), second, -1))
+
+
+def _name_values(grid: NDArray[Any]) -> list[str]:
+    """Return the values of a grid as text."""
+    if grid.dtype.kind == "O":
+        return [name_category(value) for value in grid]
+    if grid.dtype.kind == "M":
+        return [(format_time if is_time_of_day(grid) else format_date)(value) for value in to_seconds(grid)]
+    return [format_number(value) for value in grid]
 
 
 def _make_grid(column: Column, values: NDArray[Any]) -> NDArray[Any]:

@@ -23,3 +23,25 @@
   document.documentElement.classList.add("scripted");
   fromAddress();
 })();
+// The what-if panel: the inputs choose a point of a grid, and the quantiles predicted there are shown.
+(() => {
+  const panel = document.getElementById("what-if");
+  if (!panel) return;
+  const numbers = JSON.parse(panel.dataset.numbers);
+  const inputs = [...panel.querySelectorAll("input")], outputs = [...panel.querySelectorAll("output")];
+  const cells = [...panel.querySelectorAll("tbody td")], band = panel.querySelector(".range i"), middle = panel.querySelector(".range .middle");
+  const all = numbers.curves.flat(2), low = Math.min(...all), span = Math.max(...all) - low || 1;
+  const share = (value) => `${100 * (value - low) / span}%`;
+  const show = () => {
+    const at = inputs.map((input) => Number(input.value));
+    outputs.forEach((output, k) => { output.textContent = numbers.labels[k][at[k]]; });
+    const curve = numbers.curves[at[0]][at.length > 1 ? at[1] : 0];
+    cells.forEach((cell, k) => { cell.textContent = String(Number(curve[k].toPrecision(4))); });
+    band.style.left = share(curve[0]);
+    band.style.width = `${100 * (curve[curve.length - 1] - curve[0]) / span}%`;
+    middle.style.left = share(curve[Math.floor(curve.length / 2)]);
+  };
+  inputs.forEach((input) => input.addEventListener("input", show));
+  panel.hidden = false;
+  show();
+})();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from datetime import date
 from decimal import Decimal
@@ -131,6 +132,7 @@ def report_page(
         "coverage": ("Coverage and calibration", render_coverage(page)),
         "time": ("Coverage and loss over time", render_periods(page)),
         "columns": ("Effect of each column", render_columns(page)),
+        "whatif": ("What if", render_what_if(page)),
         "worst": ("The worst-predicted rows", render_worst_rows(page)),
         "outside": ("Rows outside the training range", render_extrapolations(page)),
         "data": ("Data", render_data(page)),
@@ -452,6 +454,28 @@ def render_columns(page: Page) -> str:
         f'<div class="beside"><div>{make_table(("column", numeric_cell("loss"), ""), lines, caption)}</div><div>'
         f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
         f'{fan_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
+    )
+
+
+def render_what_if(page: Page) -> str:
+    """Return the panel in which a reader changes the most important columns of a typical row; it needs the script."""
+    shown, levels = page.what_if, page.evaluation.levels
+    inputs = "".join(
+        f'<p><label for="if-{k}">{escape(name)}</label> <input type="range" id="if-{k}" min="0" '
+        f'max="{len(labels) - 1}" value="{len(labels) // 2}"> <output for="if-{k}"></output></p>'
+        for k, (name, labels) in enumerate(zip(shown.names, shown.labels, strict=True))
+    )
+    lines = "".join(f'<tr><th scope="row">{level:g}</th><td class="n"></td></tr>' for level in levels)
+    curves = [[[float(f"{value:.6g}") for value in row] for row in rows] for rows in shown.curves]
+    numbers = escape(json.dumps({"labels": shown.labels, "curves": curves}))
+    others = "" if len(page.model.encoder.columns_) <= len(shown.names) else ", all other columns at typical values"
+    text = f"Move the inputs of a row{others}: the predicted quantiles of {page.model.target} follow."
+    return (
+        f'<div id="what-if" data-numbers="{numbers}" hidden><p>{escape(text)}</p><div class="beside"><div>{inputs}'
+        '<div class="range" aria-hidden="true"><i></i><i class="middle"></i></div></div>'
+        "<table><thead><tr><th>level</th>"
+        f'<th class="n">{escape(page.model.target)}</th></tr></thead><tbody>{lines}</tbody></table></div></div>'
+        "<noscript><p>This panel needs a script.</p></noscript>"
     )
 
 
