@@ -102,7 +102,7 @@ def render_table(results: dict[str, dict[str, Any]]) -> str:
         ours, theirs = found[name]["seconds"], found[peer]["seconds"]
         size = f"{found['trees']} trees" if "trees" in found else "its defaults"
         lines.append(
-            f"| {name} | {found['rows']:,} | {found['file_mb']:.0f} MB | {found['one_row_ms']:.1f} ms | "
+            f"| {name} | {found['rows']:,} | {found['file_mb']:.2g} MB | {found['one_row_ms']:.1f} ms | "
             f"{found['new_rows']:,} | {ours:.1f} | {theirs:.1f} ({peer}, {size}) | {ours / theirs:.2f} |"
         )
     return "\n".join(lines) + "\n"
