@@ -1,6 +1,7 @@
 """Coverage of confidence bands for quantile curves, in simulations whose quantile function is known.
 
     python -m benchmarks.bands             # resumes: finished repetitions are in bands.json
+    python -m benchmarks.bands --others    # size and power of the tests, cost of a band: bands_others.json
     python -m benchmarks.bands --page      # tables and picture of docs/bands.md from that file
 
 Every repetition draws rows, fits three levels, and asks whether the 95 % bands contain the true curves at 200 fixed
@@ -22,13 +23,12 @@ import numpy as np
 from quernel import KernelQuantileRegressor
 from quernel._files import write_atomically
 from quernel.datasets import make_heteroscedastic, make_homoscedastic, make_spline
-from quernel.estimators.inference import OPTIONS, confidence_bounds, estimate_inference
+from quernel.estimators.inference import OPTIONS, InferenceOptions, confidence_bounds, estimate_inference
 from quernel.kernels import PeriodicSpline
 
-RESULTS = Path(__file__).with_name("bands.json")
+RESULTS, OTHERS = Path(__file__).with_name("bands.json"), Path(__file__).with_name("bands_others.json")
 LEVELS, CONFIDENCE, POINTS = (0.1, 0.5, 0.9), 0.95, 200
-VARIANTS = {
-    "band": OPTIONS,
+CONTROLS = {
     "no correction": replace(OPTIONS, corrections=0),
     "in-sample density": replace(OPTIONS, rounds=0),
 }
@@ -61,21 +61,23 @@ class Cell:
         return KernelQuantileRegressor(LEVELS, kernel="gaussian", bandwidth="auto", n_components=200, **shared)
 
 
-SIZES = {500: 200, 2_000: 200, 10_000: 40}
+SIZES = {500: 200, 2_000: 200, 10_000: 20}
+CONTROLLED = 4  # every fourth repetition has the negative controls, too
 CELLS = [
     *(Cell(design, n, SIZES[n]) for n in SIZES for design in ("homoscedastic", "heteroscedastic")),
-    *(Cell("spline", n, SIZES[n], *pair) for n in SIZES for pair in ((0.5, 0.1), (0.8, 0.2), (0.2, 0.1))),
+    *(Cell("spline", n, SIZES[n], *pair) for n in SIZES for pair in ((0.5, 0.1), (0.8, 0.2))),
+    *(Cell("spline", n, 20, 0.2, 0.1) for n in SIZES),  # far from the truth: a few repetitions show it
 ]
 
 
-def repeat(cell: Cell, seed: int, variants: dict[str, Any]) -> dict[str, list[list[float]]]:
-    """Per variant and level: share of points covered, whether all are, mean width."""
+def repeat(cell: Cell, seed: int, controls: dict[str, InferenceOptions]) -> dict[str, list[list[float]]]:
+    """Of the band and the controls, per level: share of points covered, whether all are, mean width."""
     X, y, quantile = cell.draw(seed)
     model = cell.model(seed).fit(X, y)
     points = np.random.default_rng(0).random((POINTS, X.shape[1]))
     truth, Phi = quantile(points, LEVELS), model.feature_map_.transform(points)
     found = {}
-    for name, options in variants.items():
+    for name, options in {"band": OPTIONS, **controls}.items():
         fit = estimate_inference(
             model.feature_map_,
             X,
@@ -105,10 +107,13 @@ def main() -> None:
             record = results.setdefault(key, {"cell": asdict(cell), "repetitions": 0, "seconds": 0.0, "sums": {}})
             start = time.process_time()
             while record["repetitions"] < cell.repetitions * tenth // 10:
-                found = repeat(cell, record["repetitions"], VARIANTS)
-                for name, values in found.items():
-                    old = record["sums"].get(name, np.zeros((len(LEVELS), 3)).tolist())
-                    record["sums"][name] = np.round(np.add(old, values), 5).tolist()
+                seed = record["repetitions"]
+                for name, values in repeat(cell, seed, {} if seed % CONTROLLED else CONTROLS).items():
+                    old = record["sums"].setdefault(
+                        name, {"repetitions": 0, "sum": np.zeros((len(LEVELS), 3)).tolist()}
+                    )
+                    old["sum"] = np.round(np.add(old["sum"], values), 5).tolist()
+                    old["repetitions"] += 1
                 record["repetitions"] += 1
             record["seconds"] = round(record["seconds"] + time.process_time() - start, 1)
             with write_atomically(RESULTS, overwrite=True) as part:
@@ -116,7 +121,77 @@ def main() -> None:
             print(tenth, key, record["seconds"], flush=True)
 
 
+def draw_groups(n: int, seed: int, shift: float, slope: float) -> tuple[Any, Any]:
+    """y = sin(x1) + slope x2 + shift + (0.3 + 0.05 x1) e: two columns, of which the second may not matter."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 10, (n, 2))
+    noise = (0.3 + 0.05 * X[:, 0]) * rng.standard_normal(n)
+    return X, np.sin(X[:, 0]) + slope * X[:, 1] + shift + noise
+
+
+def measure_tests(n: int = 500, repetitions: int = 100) -> dict[str, list[float]]:
+    """Share of repetitions in which each hypothesis is rejected at 5 %, per level."""
+    rejected: dict[str, list[Any]] = {}
+    grid = draw_groups(50, 0, 0, 0)[0]
+    for seed in range(repetitions):
+        plain, again, shifted, sloped = (
+            KernelQuantileRegressor(
+                LEVELS,
+                kernel="gaussian",
+                bandwidth="auto",
+                n_components=100,
+                alpha=2e-4,
+                inference=True,
+                random_state=0,
+            ).fit(*draw_groups(n, 10 * seed + k, shift, slope))
+            for k, (shift, slope) in enumerate(((0, 0), (0, 0), (0.3, 0), (0, 0.06)))
+        )
+        for name, test in {
+            "column that does not matter": plain.test_column(grid, 1),
+            "column with a weak slope (0.6 from end to end)": sloped.test_column(grid, 1),
+            "equal curves": plain.test_equal(again, grid),
+            "curves 0.3 apart": plain.test_equal(shifted, grid),
+        }.items():
+            rejected.setdefault(name, []).append(test.pvalue < 0.05)
+    return {name: np.mean(values, axis=0).round(3).tolist() for name, values in rejected.items()}
+
+
+def measure_cost() -> dict[str, float]:
+    """CPU seconds at n = 20,000 and M = 500, best of three: fit, fit with inference, band at all rows."""
+    X, y, _ = make_heteroscedastic(20_000, random_state=0)
+    seconds: dict[str, list[float]] = {"fit": [], "fit with inference": [], "band": []}
+    for _ in range(3):
+        for name, inference in (("fit", False), ("fit with inference", True)):
+            start = time.process_time()
+            model = KernelQuantileRegressor(
+                LEVELS,
+                kernel="gaussian",
+                bandwidth="auto",
+                n_components=500,
+                alpha=1e-5,
+                inference=inference,
+                random_state=0,
+            ).fit(X, y)
+            seconds[name].append(time.process_time() - start)
+        start = time.process_time()
+        model.predict_band(X)
+        seconds["band"].append(time.process_time() - start)
+    return {name: round(min(values), 2) for name, values in seconds.items()}
+
+
+def measure_others() -> None:
+    """Write bands_others.json."""
+    found = {"tests": measure_tests(), "cost": measure_cost()}
+    with write_atomically(OTHERS, overwrite=True) as part:
+        part.write_text(json.dumps(found, indent=1) + "\n")
+
+
 if __name__ == "__main__":
     from benchmarks.bands_page import write_page
 
-    write_page() if "--page" in sys.argv else main()
+    if "--page" in sys.argv:
+        write_page()
+    elif "--others" in sys.argv:
+        measure_others()
+    else:
+        main()

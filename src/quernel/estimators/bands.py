@@ -115,7 +115,7 @@ class InferenceMixin:
         levels = range(len(self.quantiles_))
         # The intercept is the same on both sides.
         deviations = [contrast @ inference.factor[k, :-1] for k in levels]
-        return test_contrasts(contrast @ inference.coef, deviations, self.quantiles_)
+        return test_contrasts(contrast @ inference.coef, deviations, inference.degrees, self.quantiles_, one_sign=False)
 
     def test_equal(self, other: InferenceMixin, X: Any) -> CurveTest:
         """Test, level by level, whether two models of independent rows have the same true curves at the rows of X.
@@ -139,7 +139,10 @@ class InferenceMixin:
         deviations = [
             np.hstack([ours.deviations(Phi, k), theirs.deviations(Psi, k)]) for k in range(len(self.quantiles_))
         ]
-        return test_contrasts(ours.centre(Phi) - theirs.centre(Psi), deviations, self.quantiles_)
+        degrees = np.minimum(ours.degrees, theirs.degrees)
+        return test_contrasts(
+            ours.centre(Phi) - theirs.centre(Psi), deviations, degrees, self.quantiles_, one_sign=True
+        )
 
     def _check_inference(self, data: FitData) -> None:
         """Raise, before any work, if the covariance of the curves cannot be had for these data."""
@@ -207,7 +210,7 @@ class InferenceMixin:
         coef = LandmarkPredictor.from_nystroem(features, fit.coef)[1]
         factor = [LandmarkPredictor.from_nystroem(features, one[:-1])[1] for one in fit.factor]
         whole = np.concatenate([np.stack(factor), fit.factor[:, -1:]], axis=1)
-        return state | {"inference_": CurveInference(coef, fit.intercept, whole)}
+        return state | {"inference_": CurveInference(coef, fit.intercept, whole, fit.degrees)}
 
 
 def _encoded_places(model: Any, column: int | str) -> NDArray[np.intp]:

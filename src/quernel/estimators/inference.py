@@ -19,7 +19,8 @@ of their covariance (`CurveInference.factor`), without returning to the rows.
 
 **Density.** f(x) = c / s(x): s is a smooth spread of y around its conditional centre, and c the density at 0 of
 residuals over s. Residuals of training rows are too small, so c is that of leave-one-out residuals, by one Newton step
-back: r_i + a_i (tau - 1{r_i < 0}) / (1 - f_i a_i), a_i = w_i psi_i' H_K^-1 psi_i / W.
+back: r_i + a_i (tau - 1{r_i < 0}) / (1 - f_i a_i), a_i = w_i psi_i' H_K^-1 psi_i / W. It is a kernel estimate of known
+relative variance v, and deviations are taken as Student's with 1 / (2 v) degrees of freedom instead of normal.
 
 Features are centred by their means under the weights w / s; the intercept then separates from the rest of H, and one
 eigendecomposition per level serves all c.
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
-from scipy.special import ndtri
+from scipy.special import stdtrit
 from scipy.stats import rankdata
 
 from quernel._threads import blocks, single_threaded_blas
@@ -94,15 +95,23 @@ class CurveInference:
     intercept : ndarray of shape (q,)
     factor : ndarray of shape (q, M + 1, k)
         Cov(u, b) = F F' for each level; columns beyond the rank of a level are 0.
+    degrees : ndarray of shape (q,)
+        Degrees of freedom of deviations over their standard errors, from the error of the density.
     """
 
     coef: Array
     intercept: Array
     factor: Array
+    degrees: Array
 
     def __post_init__(self) -> None:
         shape = (self.coef.shape[1], len(self.coef) + 1) if self.coef.ndim == 2 else ()
-        if self.factor.shape[:2] != shape or self.factor.ndim != 3 or self.intercept.shape != shape[:1]:
+        if (
+            self.factor.shape[:2] != shape
+            or self.factor.ndim != 3
+            or self.intercept.shape != shape[:1]
+            or self.degrees.shape != shape[:1]
+        ):
             raise ValueError("the arrays of a CurveInference do not fit together")
 
     def centre(self, Phi: Array) -> Array:
@@ -120,18 +129,19 @@ def standardise(P: Array, floor: float = 0.0) -> tuple[Array, Array]:
     return error, np.divide(P, error[:, None], out=np.zeros_like(P), where=error[:, None] > floor)
 
 
-def draw_deviations(unit: Array) -> Iterator[Array]:
-    """Draws of unit z, z standard normal, by blocks of rows (m, draws); the same z whatever the rows."""
+def draw_deviations(unit: Array, degrees: float) -> Iterator[Array]:
+    """Draws of unit z, z multivariate Student, by blocks of rows (m, draws); the same z whatever the rows."""
     rng = np.random.default_rng(OPTIONS.seed)
-    z = rng.standard_normal((unit.shape[1], OPTIONS.draws), dtype=np.float32)
+    common = np.sqrt(rng.chisquare(degrees, OPTIONS.draws) / degrees).astype(np.float32)
+    z = rng.standard_normal((unit.shape[1], OPTIONS.draws), dtype=np.float32) / common
     for span in blocks(len(unit), OPTIONS.draws):
         yield unit[span].astype(np.float32) @ z
 
 
-def largest_deviations(unit: Array) -> Array:
-    """Draws of max_i |unit_i' z|, z standard normal, shape (draws,): how far the worst row deviates, in its errors."""
+def largest_deviations(unit: Array, degrees: float) -> Array:
+    """Draws of max_i |unit_i' z|, z Student, shape (draws,): how far the worst row deviates, in its errors."""
     largest = np.zeros(OPTIONS.draws, dtype=np.float32)
-    for deviation in draw_deviations(unit):
+    for deviation in draw_deviations(unit, degrees):
         np.maximum(largest, deviation.max(axis=0), out=largest)
         np.maximum(largest, -deviation.min(axis=0), out=largest)
     return largest
@@ -142,18 +152,23 @@ def confidence_bounds(fit: CurveInference, Phi: Array, level: float, *, simultan
     centre, bounds = fit.centre(Phi), np.empty((*fit.centre(Phi).shape, 2))
     for k in range(centre.shape[1]):
         error, unit = standardise(fit.deviations(Phi, k))
-        half = error * (
-            np.quantile(largest_deviations(unit), level) if simultaneous and len(Phi) else ndtri((1 + level) / 2)
-        )
+        degrees = float(fit.degrees[k])
+        if simultaneous and len(Phi):
+            critical = float(np.quantile(largest_deviations(unit, degrees), level))
+        else:
+            critical = float(stdtrit(degrees, (1 + level) / 2))
+        half = critical * error
         bounds[:, k, 0], bounds[:, k, 1] = centre[:, k] - half, centre[:, k] + half
     return bounds
 
 
-def test_contrasts(estimate: Array, deviations: list[Array], quantiles: Array) -> CurveTest:
-    """Test that contrasts (m, q), with covariance factors (m, k) per level, are all 0.
+def test_contrasts(
+    estimate: Array, deviations: list[Array], degrees: Array, quantiles: Array, *, one_sign: bool
+) -> CurveTest:
+    """Test that contrasts (m, q), with covariance factors (m, k) and degrees of freedom per level, are all 0.
 
-    Three statistics look for differences at single rows, at many rows, and of one sign: the largest |t|, the mean of
-    t^2, and |t| of the mean contrast. The smallest of their p-values is compared with that of every draw.
+    Statistics look for differences at single rows, at many rows and, with `one_sign`, of one sign: the largest |t|, the
+    mean of t^2, and |t| of the mean contrast. The smallest of their p-values is compared with that of every draw.
     """
     statistic, pvalue = np.zeros(len(quantiles)), np.ones(len(quantiles))
     for k, P in enumerate(deviations):
@@ -162,11 +177,11 @@ def test_contrasts(estimate: Array, deviations: list[Array], quantiles: Array) -
         error, unit = standardise(whole, floor)
         contrast = np.r_[estimate[:, k], estimate[:, k].mean()]
         t = np.divide(contrast, error, out=np.zeros(len(error)), where=error > floor)
-        drawn = np.concatenate(list(draw_deviations(unit)))
+        drawn = np.concatenate(list(draw_deviations(unit, float(degrees[k]))))
         found, under = (
             np.stack([np.abs(v[:-1]).max(axis=0), np.mean(v[:-1] ** 2, axis=0), np.abs(v[-1])]) for v in (t, drawn)
         )
-        together = np.column_stack([found, under])
+        together = np.column_stack([found, under])[: 2 + one_sign]
         smallest = rankdata(-together, axis=1, method="max").min(axis=0)  # over the statistics, of data and draws
         pvalue[k] = np.mean(smallest <= smallest[0])
         statistic[k] = found[0]
@@ -250,7 +265,8 @@ def estimate_inference(
     rank = max(factor.shape[1] for _, _, factor in parts)
     factor = np.stack([np.pad(part[2], ((0, 0), (0, rank - part[2].shape[1]))) for part in parts])
     new_coef = np.stack([part[0] for part in parts], axis=1)
-    return CurveInference(new_coef, intercept + np.array([part[1] for part in parts]), factor)
+    degrees = np.array([1 / (2 * fit.density_variance) for fit in fits])
+    return CurveInference(new_coef, intercept + np.array([part[1] for part in parts]), factor, degrees)
 
 
 def smooth_spread(features: TrainingFeatures, residual: Array, share: Array) -> Array:
@@ -301,6 +317,7 @@ class _Level:
     """One curve: H in coordinates where it is diagonal, and the density c."""
 
     density: float
+    density_variance: float
 
     def __init__(
         self,
@@ -336,14 +353,14 @@ class _Level:
     def _fit_density(self, Z: Array, residual: Array, spread: Array, share: Array) -> None:
         """Density c at 0 of leave-one-out residuals over their spread, a fixed point, for H itself depends on it."""
         weight = share / share.sum()
-        self.density = density_at_zero(residual / spread, weight)
+        self.density, self.density_variance = density_at_zero(residual / spread, weight)
         for _ in range(self.options.rounds):
             corrected, inverse = self._filters()
             moved = residual - Z @ ((corrected - 1) * self.coordinates)
             pull = share * (Z**2 @ inverse + self.fit_intercept / (self.density * self.mass))
             leverage = np.minimum(pull * self.density / spread, self.options.max_leverage)
             left_out = moved + pull * (self.tau - (moved < 0)) / (1 - leverage)
-            self.density = density_at_zero(left_out / spread, weight)
+            self.density, self.density_variance = density_at_zero(left_out / spread, weight)
 
     def finish(self, scores: tuple[float, Array, Array]) -> tuple[Array, float, Array]:
         """Corrected coefficients (M,), what is added to the intercept, and the factor (M + 1, k) of the covariance.
@@ -370,12 +387,13 @@ class _Level:
         return self.coef + move, float(-self.mean @ move), factor
 
 
-def density_at_zero(values: Array, weight: Array) -> float:
-    """Kernel estimate of the density at 0 of values (m,), by a normal kernel of Silverman's bandwidth."""
+def density_at_zero(values: Array, weight: Array) -> tuple[float, float]:
+    """Density at 0 of values (m,), by a normal kernel of Silverman's bandwidth, and its relative variance."""
     order = np.argsort(values)
     cumulated = np.cumsum(weight[order])
     low, high = values[order][np.minimum(np.searchsorted(cumulated, [0.25, 0.75]), len(values) - 1)]
     deviation = np.sqrt(np.sum(weight * (values - weight @ values) ** 2))
     scale = min(deviation, (high - low) / 1.349) or deviation
     width = 1.06 * scale * np.sum(weight**2) ** 0.2
-    return float(weight @ np.exp(-0.5 * (values / width) ** 2)) / (width * np.sqrt(2 * np.pi))
+    density = float(weight @ np.exp(-0.5 * (values / width) ** 2)) / (width * np.sqrt(2 * np.pi))
+    return density, float(np.sum(weight**2) / (2 * np.sqrt(np.pi) * width * density))

@@ -173,8 +173,9 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         `convex`, or `monotone` and point masses of y). False is the paper's estimator.
     inference : bool, default=False
         Whether `fit` also estimates the covariance of the curves, for `predict_band`, `test_column` and `test_equal`
-        (docs/bands.md). That takes about as long as the fit, and M (M + 1) numbers per level at most. For a continuous
-        target in memory, and levels that are fitted one by one. A row of weight 2 counts as one observation.
+        (docs/bands.md). That takes up to three times as long as the solver with given parameters, and M (M + 1) numbers
+        per level at most. For a continuous target in memory, and levels that are fitted one by one and without shapes.
+        A row of weight 2 counts as one observation.
     tails : {None, "pareto"}, default=None
         What is beyond the outermost levels. None: nothing is known, and other levels are refused. "pareto": a
         generalised Pareto law whose scale depends on x, so that `predict` has any level, such as 0.999, `predict_cdf`,
@@ -568,12 +569,12 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             raise ValueError(f"recalibrate must be True or False; got {self.recalibrate!r}.")
         if not isinstance(self.inference, bool | np.bool_):
             raise ValueError(f"inference must be True or False; got {self.inference!r}.")
+        check_shapes(self)
         if self.inference and self.noncrossing == "joint":
             raise ValueError(
                 "inference=True is for levels that are fitted one by one: the constraints of noncrossing='joint' "
                 "change the law of the curves where levels touch. Use noncrossing='rearrange'."
             )
-        check_shapes(self)
         check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
         check_choice("tails", self.tails, (None, "pareto"))
         check_tail_level(self.tail_level)
