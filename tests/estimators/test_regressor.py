@@ -47,7 +47,14 @@ def test_every_name_fits_well_and_is_certified(table, name, n_components):
     assert np.mean(np.abs(model.predict(X) - truth)) < 0.15
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_default_fits_to_logarithms_follow_the_units_of_what_they_are_of(table):
+    """Of the generalised Pareto loss: another unit is a shift."""
+    X, y = table
+    here, there = (KernelRegressor("generalized_pareto", **SMALL).fit(X, y + shift) for shift in (0.0, 5.0))
+    np.testing.assert_allclose(there.predict(X) - 5, here.predict(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "generalized_pareto"])
 def test_default_fits_follow_the_units_of_y(table, name):
     X, y = table
     here, there = (KernelRegressor(name, **SMALL).fit(X, factor * y) for factor in (1.0, 100.0))
