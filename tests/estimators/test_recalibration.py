@@ -153,3 +153,17 @@ def test_a_fit_that_was_stopped_is_not_recalibrated():
         model = KernelQuantileRegressor([0.1, 0.9], max_seconds=1e-3, **settings).fit(X, y)
     np.testing.assert_array_equal(model.level_shift_, 0)
     assert np.any(KernelQuantileRegressor([0.1, 0.9], **settings).fit(X, y).level_shift_ != 0)
+
+
+def test_landmarks_among_the_rows_do_not_pass_for_new_rows():
+    """A rough kernel of many columns: without them the fit is as far from landmarks as from no new row."""
+    shares = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((3500, 40))
+        y = X[:, 0] + np.sin(2 * X[:, 1]) + rng.standard_normal(3500)
+        rough = {"kernel": "laplacian", "bandwidth": 10.0, "sampling": "landmarks", "n_components": 600, "alpha": 5e-5}
+        model = KernelQuantileRegressor([0.25, 0.75], **rough, random_state=0).fit(X[:1500], y[:1500])
+        low, high = model.predict(X[1500:]).T
+        shares.append(np.mean((low <= y[1500:]) & (y[1500:] <= high)))
+    assert abs(np.mean(shares) - 0.5) < 0.05

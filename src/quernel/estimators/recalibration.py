@@ -19,6 +19,9 @@ On the way rows of the other side would be crossed, and resist: the move above i
 are active. The best step in its direction, by an exact line search in which crossed rows change sides, is too short,
 since they could become active instead. The geometric mean of the two is taken; on tables of 60 to 150 rows the shifts
 are then mostly within a third of those of actual refits, where full moves give up to three times as much.
+
+Where some of the rows are the landmarks of the features, these are unlike new rows: their features are longer (|phi|^2
+is all of K(x, x)), so that without them the fit is further away. Then only the other rows count.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from quernel._threads import single_threaded_blas
 from quernel.data import ArrayRows
 from quernel.estimators.solve import Solution
+from quernel.features import PivotedCholesky
 from quernel.features.sampling import row_hash
 from quernel.losses import Pinball
 from quernel.solvers.result import Status
@@ -47,6 +51,7 @@ class RecalibrationOptions:
 
     min_rows: int = 10  # with fewer distinct rows nothing is shifted
     min_active_share: float = 0.002  # with fewer active rows the fit is as close to new rows as to its own
+    min_others: int = 200  # with fewer rows that are no landmarks, landmarks count as well
     sampled: int = 600  # rows on the sides of the curve, at most ...
     crossed: int = 400  # ... of which so many stand for those that may be crossed
     bisections: int = 12  # of the line search
@@ -79,6 +84,8 @@ def level_shifts(rows: ArrayRows, centre: float, loss: Pinball, alpha: float, in
     table = _DistinctRows(rows, share)
     if len(table.first) < OPTIONS.min_rows:
         return np.zeros(loss.n_columns)
+    exact = isinstance(fit.feature_map, PivotedCholesky)  # has all of K(x, x) for all rows
+    is_landmark = table.find(None if exact else getattr(fit.feature_map, "landmarks_", None))
     with single_threaded_blas(0, 0):
         shifts = []
         for k, level in enumerate(loss.levels):
@@ -87,11 +94,12 @@ def level_shifts(rows: ArrayRows, centre: float, loss: Pinball, alpha: float, in
             picked = np.r_[np.flatnonzero(inside), table.sample(~inside)]
             Phi = fit.feature_map.transform(np.asarray(rows.X[table.first[picked]], dtype=float))
             residual = rows.y[table.first[picked]] - Phi @ result.coef[:, k] - (result.intercept[k] - centre)
-            weight = table.weights(picked, np.sign(beta) * ~inside)
+            weight = table.weights(picked, np.sign(beta) * ~inside + 3 * is_landmark)
             move = _Moves(Phi, intercept, beta[picked], residual, weight, int(inside.sum()))
             # A row of share s and dual v pulls with s v = 2 alpha beta.
             left_out = move.leave_one_out(2 * alpha * np.abs(beta[picked]))
-            shifts.append(interpolated_quantile(left_out, weight, float(level)))
+            counts = ~is_landmark[picked]
+            shifts.append(interpolated_quantile(left_out[counts], weight[counts], float(level)))
     return np.array(shifts)
 
 
@@ -111,6 +119,13 @@ class _DistinctRows:
     def total(self, values: Array | NDArray[np.bool_]) -> Array:
         """Sum of values (n,) over the copies of each distinct row, shape (m,)."""
         return np.bincount(self._group, weights=values, minlength=len(self.first)).astype(float)
+
+    def find(self, landmarks: Array | None) -> NDArray[np.bool_]:
+        """Which distinct rows (m,) are landmarks; none if there are no, or hardly any, others."""
+        if landmarks is None:
+            return np.zeros(len(self.first), dtype=bool)
+        found = np.isin(self._code, row_hash(np.asarray(landmarks, dtype=float)))
+        return found if np.sum(~found) >= OPTIONS.min_others else np.zeros_like(found)
 
     def weights(self, picked: Index, stratum: Array) -> Array:
         """Weights (p,) of the picked rows, such that those of each stratum (m,) add up to its share of all rows."""
