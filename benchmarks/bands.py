@@ -129,21 +129,18 @@ def draw_groups(n: int, seed: int, shift: float, slope: float) -> tuple[Any, Any
     return X, np.sin(X[:, 0]) + slope * X[:, 1] + shift + noise
 
 
+def make_model(n_components: int, alpha: float, inference: bool = True) -> KernelQuantileRegressor:
+    settings = {"kernel": "gaussian", "bandwidth": "auto", "random_state": 0}
+    return KernelQuantileRegressor(LEVELS, n_components=n_components, alpha=alpha, inference=inference, **settings)
+
+
 def measure_tests(n: int = 500, repetitions: int = 100) -> dict[str, list[float]]:
     """Share of repetitions in which each hypothesis is rejected at 5 %, per level."""
     rejected: dict[str, list[Any]] = {}
     grid = draw_groups(50, 0, 0, 0)[0]
     for seed in range(repetitions):
         plain, again, shifted, sloped = (
-            KernelQuantileRegressor(
-                LEVELS,
-                kernel="gaussian",
-                bandwidth="auto",
-                n_components=100,
-                alpha=2e-4,
-                inference=True,
-                random_state=0,
-            ).fit(*draw_groups(n, 10 * seed + k, shift, slope))
+            make_model(100, 2e-4).fit(*draw_groups(n, 10 * seed + k, shift, slope))
             for k, (shift, slope) in enumerate(((0, 0), (0, 0), (0.3, 0), (0, 0.06)))
         )
         for name, test in {
@@ -163,15 +160,7 @@ def measure_cost() -> dict[str, float]:
     for _ in range(3):
         for name, inference in (("fit", False), ("fit with inference", True)):
             start = time.process_time()
-            model = KernelQuantileRegressor(
-                LEVELS,
-                kernel="gaussian",
-                bandwidth="auto",
-                n_components=500,
-                alpha=1e-5,
-                inference=inference,
-                random_state=0,
-            ).fit(X, y)
+            model = make_model(500, 1e-5, inference).fit(X, y)
             seconds[name].append(time.process_time() - start)
         start = time.process_time()
         model.predict_band(X)

@@ -226,7 +226,7 @@ def test_what_cannot_be_had_is_refused_before_any_work(fitted, tmp_path):
     X, y, model = fitted
     with pytest.raises(ValueError, match="fitted one by one"):
         fit_model(X, y, noncrossing="joint")
-    with pytest.raises(ValueError, match="change the law of the curves"):
+    with pytest.raises(ValueError, match="cannot be combined with inference=True"):
         fit_model(X, y, 0.5, monotone={0: 1})
     with pytest.raises(ValueError, match="rows share the value -2"):
         fit_model(X, np.round(y))

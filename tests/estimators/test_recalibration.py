@@ -156,7 +156,7 @@ def test_a_fit_that_was_stopped_is_not_recalibrated():
 
 
 def test_landmarks_among_the_rows_do_not_pass_for_new_rows():
-    """A rough kernel of many columns: without them the fit is as far from landmarks as from no new row."""
+    """A rough kernel on many columns: leave-one-out residuals of landmarks are larger than errors on new rows."""
     shares = []
     for seed in range(2):
         rng = np.random.default_rng(seed)

@@ -241,7 +241,7 @@ def test_what_cannot_be_fitted_is_refused(heavy, tmp_path):
         without.predict_expected_shortfall(X)
     with pytest.raises(ValueError, match=r"or a KernelQuantileRegressor with tails='pareto'"):
         without.predict(X, quantiles=0.95)
-    with pytest.raises(ValueError, match=r"Shapes \(lower\) end where tails begin"):
+    with pytest.raises(ValueError, match=r"Shapes \(lower\) cannot be combined with tails"):
         pareto(X, y, lower=-1e3)
 
 

@@ -148,7 +148,7 @@ class KernelEstimator(BaseEstimator):
 
     @contextmanager
     def _reporting(self, data: FitData, loss: Loss) -> Iterator[None]:
-        """Context of a fit: prints progress if `verbose`; in memory, stages and the time left are told to listeners."""
+        """Context of a fit: print progress if `verbose`; of rows in memory, report stages and the time left."""
         in_memory = data.summary.in_memory
         with (
             listening(print_progress) if self.verbose else nullcontext(),

@@ -136,9 +136,13 @@ def _check_combination(model: Any) -> None:
         if getattr(model, name) not in able:
             raise ValueError(f"{what} need {remedy}; got {name}={getattr(model, name)!r}.")
     if getattr(model, "tails", None) is not None:
-        raise ValueError(f"{what} end where tails begin, whose laws know of none. Leave tails at None.")
+        raise ValueError(
+            f"{what} cannot be combined with tails={model.tails!r}: tails do not respect them. Leave tails at None."
+        )
     if getattr(model, "inference", False):
-        raise ValueError(f"{what} change the law of the curves where they hold them back. Leave inference at False.")
+        raise ValueError(
+            f"{what} cannot be combined with inference=True: bands ignore constraints. Leave inference at False."
+        )
     if model.n_components == "exact":
         raise ValueError(f"{what} are for features, not for n_components='exact'. Use sampling='landmarks' instead.")
     if model.convex and np.ndim(model.quantiles) and np.size(model.quantiles) > 1 and model.noncrossing == "rearrange":
