@@ -8,6 +8,7 @@ pytest.importorskip("matplotlib")
 from quernel.datasets import UsedCars
 from quernel.paper import OutputFolder, Table
 from quernel.paper import used_cars as cars
+from quernel.paper.motivation import judge_prices
 
 PAPER = {"exact": 0.094, "uniform": 0.105, "leverage, literal": 0.098, "leverage": 0.098, "linear": 0.112}
 OLD = {"car": 7, "year": 1970.0, "engineSize": 0.0, "mileage": 14_000.0, "mpg": 39.2, "tax": 305.0, "price": 24_999.0}
@@ -130,6 +131,6 @@ def moments(raw, log):
     ],
 )
 def test_tails_are_on_the_side_of_the_skewness(raw, log, holds):
-    found = cars.judge_prices(moments(raw, log))
+    found = judge_prices(moments(raw, log))
     assert [verdict.holds for verdict in found] == holds
     assert {True: "on the right", False: "on the left"}.get(holds[2], "on neither side") in found[2].text
