@@ -6,7 +6,7 @@ import pytest
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Pinball
 from quernel.objective import Curvature, Problem
-from quernel.solvers import newton
+from quernel.solvers import linear_system, newton
 from quernel.solvers.linear_system import ActiveGram, NewtonSystem
 
 
@@ -81,3 +81,45 @@ def test_hessians_are_summed_from_few_rows(monkeypatch):
     result = newton.solve(Problem(rows_of(M=300), Pinball(np.array([0.5])), 1e-6), polish=False)
     assert result.converged
     assert 0 < sum(summed) < 0.5 * result.hessian_rows
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_systems_in_single_precision_are_nearly_those_in_double(monkeypatch, fit_intercept):
+    monkeypatch.setattr(linear_system, "SINGLE_SIZE", 0)
+    monkeypatch.setattr(linear_system, "SINGLE_FEATURES", 1)
+    rows, rng = rows_of(600), np.random.default_rng(3)
+    active, gradient = np.sort(rng.permutation(600)[:300]), 1e-60 * rng.standard_normal(60)
+    changed, answers = np.r_[0:20], []
+    for ridge in (1e-7, np.inf):
+        monkeypatch.setattr(linear_system, "SINGLE_RIDGE", ridge)
+        gram = ActiveGram(rows)
+        system = gram.system(active, 0.02, 1e-3, fit_intercept, np.zeros(61))
+        corrected = system.corrected(gram.take(changed), 50 * rows.share[changed], np.zeros(61))
+        answers += [(gram.gram.dtype, *(np.append(*one.direction(gradient, 3e-61)) for one in (system, corrected)))]
+    (single, *found), (double, *expected) = answers
+    assert (single, double) == (np.float32, np.float64)
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-3 * np.abs(y).max())
+
+
+def test_where_single_precision_makes_a_matrix_indefinite_double_is_used(monkeypatch):
+    monkeypatch.setattr(linear_system, "SINGLE_SIZE", 0)
+    monkeypatch.setattr(linear_system, "SINGLE_FEATURES", 1)
+    monkeypatch.setattr(linear_system, "SINGLE_RIDGE", 0.0)
+    gram = ActiveGram(rows_of(600))
+    for count in (40, 50):  # fewer rows than features, and a ridge that single precision cannot see
+        system = gram.system(np.arange(count), 0.02, 1e-10, True, np.zeros(61))
+        assert gram.gram.dtype == float
+        assert system.factored_at == 50
+
+
+def test_single_precision_leads_to_the_same_optimum(monkeypatch):
+    problem = Problem(rows_of(2000, M=80), Pinball(np.array([0.1, 0.5])), 1e-4)
+    double = newton.solve(problem, polish=False)
+    monkeypatch.setattr(linear_system, "SINGLE_SIZE", 0)
+    monkeypatch.setattr(linear_system, "SINGLE_FEATURES", 1)
+    single = newton.solve(problem, polish=False)
+    assert single.converged
+    assert np.all(single.iterations <= double.iterations + 4)
+    assert np.any(single.coef != double.coef)
+    np.testing.assert_allclose(single.objective, double.objective, rtol=2e-6)

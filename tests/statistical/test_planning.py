@@ -122,10 +122,10 @@ def gaps(name, n, M, sampling, draws):
 def test_what_is_taken_out_of_a_gap_is_nothing_on_average():
     """And makes it far less scattered, and never negative: the pilot's short cut is sound."""
     for sampling in ("uniform", "leverage"):
-        plain, steady = gaps("five", 300, 60, sampling, 80)
+        plain, steady = gaps("five", 300, 60, sampling, 40)
         assert steady.min() > -1e-6
         assert steady.std() < plain.std() / 2
-        error = (plain - steady).std(ddof=1) / np.sqrt(80)
+        error = (plain - steady).std(ddof=1) / np.sqrt(40)
         assert abs((plain - steady).mean()) < 3 * error
         assert plain.mean() > 0  # E F_M >= F_K
 
@@ -137,7 +137,9 @@ PAIRS = [(name, sampling) for name in PROBLEMS for sampling in ("uniform", "leve
 def met(name, sampling, n):
     """The gap of the features recommended, on average; None where they are no fewer than rows."""
     M = planned(name).found[sampling].features(n)
-    return gaps(name, n, M, sampling, 12 if n == PILOT else 8)[1].mean() if n > M else None
+    # The more features, the less their draws differ: 2 draws of 1,000 are as good as 8 of 250.
+    draws = 12 if n == PILOT else int(np.clip(2000 // M, 2, 8))
+    return gaps(name, n, M, sampling, draws)[1].mean() if n > M else None
 
 
 @pytest.mark.slow

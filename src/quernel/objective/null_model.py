@@ -23,8 +23,8 @@ Array = NDArray[np.floating]
 class NullModelOptions:
     """Constants of the null model and of the sizes that are measured with it."""
 
-    # Rows per chunk where residuals of a constant fit are computed, to bound memory.
-    chunk_rows: int = 65_536
+    # Rows per chunk where residuals of a constant fit are computed: larger arrays are new pages of memory each time.
+    chunk_rows: int = 16_000
     # Rows of the sample from which the best constant is computed out of core.
     constant_sample: int = 10_000
     # Rows x features up to which |phi| is measured on all rows, not on a few.
@@ -47,7 +47,8 @@ class RowSizes:
     Attributes
     ----------
     mean_offset, rms_offset : arrays of shape (q,)
-        Weighted mean and root mean square of |y|; of 1 for margin losses.
+        Weighted mean and root mean square of |y|; of 1 for margin losses. The latter is inf for losses that are nowhere
+        curved, of which `bound_errors` needs the mean only.
     rms_feature : array of shape (q,)
         Root mean square of |phi_i|.
     row_sum, feature_sum : arrays of shape (q,)
@@ -202,27 +203,32 @@ def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array, ...]], co
 
 
 def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array, ...]:  # noqa: ARG001
-    """Over one block: mean loss of a constant, and mean and mean square of |offset|, each (q,)."""
+    """Over one block: mean loss of a constant, and mean and mean square (inf if not needed) of |offset|, each (q,)."""
     loss, constant = args
-    value = sum(block.share[part] @ loss.value(r) for part, r in _residuals(block, loss, constant))
-    offset, _ = loss.margin_transform(block.targets)
-    offset = np.abs(np.broadcast_to(offset, block.targets.shape))
-    sizes = (block.share @ offset, block.share @ (offset * offset))
-    return np.asarray(value), *(size + np.zeros_like(constant) for size in sizes)
+    sums, curved = np.zeros((3, len(constant))), loss.smoothing_width.any()
+    for part, offset, sign in _offsets(block, loss):
+        share, size = block.share[part], np.abs(np.broadcast_to(offset, block.targets[part].shape))
+        square = share @ (size * size) if curved else np.inf
+        sums[0] += share @ loss.value(offset - sign * constant)
+        sums[1] += share @ size
+        sums[2] += square
+    return tuple(sums)
 
 
 def _mean_square_slope_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
     """Mean squared slope at a constant over one block."""
     loss, constant = args
-    return (np.asarray(sum(block.share[part] @ loss.slope(r) ** 2 for part, r in _residuals(block, loss, constant))),)
+    squares = (
+        block.share[part] @ loss.slope(offset - sign * constant) ** 2 for part, offset, sign in _offsets(block, loss)
+    )
+    return (np.asarray(sum(squares)),)
 
 
-def _residuals(block: Block, loss: Loss, constant: Array) -> Iterator[tuple[slice, Array]]:
-    """Residuals of a constant fit, in chunks of rows."""
+def _offsets(block: Block, loss: Loss) -> Iterator[tuple[slice, Array | float, Array | float]]:
+    """What `loss.margin_transform` says of the targets, in chunks of rows: (rows, offset, sign) each."""
     for start in range(0, len(block.share), OPTIONS.chunk_rows):
         part = slice(start, start + OPTIONS.chunk_rows)
-        offset, sign = loss.margin_transform(block.targets[part])
-        yield part, offset - sign * constant
+        yield part, *loss.margin_transform(block.targets[part])
 
 
 def bound_slopes(loss: Loss, objective: Array, fenchel_gap: Array) -> tuple[Array, Array]:

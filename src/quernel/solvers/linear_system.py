@@ -36,8 +36,8 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import dsyrk, dtrmm, dtrsm, dtrsv
-from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotrs
+from scipy.linalg.blas import dsyrk, dtrmm, dtrsm, dtrsv, ssyrk, strsm, strsv
+from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotrs, spotrf
 
 from quernel._threads import parallel_map
 from quernel.data import InMemoryDesign
@@ -51,6 +51,12 @@ Index = NDArray[np.intp]
 DAMPING = 1e-12
 # Rows that are gathered at a time: enough for BLAS, and few beside all rows.
 GATHERED = 2048
+# Sums over active rows are made and factorized in single precision, at half the cost, where the ridge 2 alpha is at
+# least this share of the trace of the rest, so that directions are still those of Newton (the gradient, and with it the
+# solution and its certificate, stays in double precision), ...
+SINGLE_RIDGE = 3e-7
+# ... and rows x features and features are so many that this pays.
+SINGLE_SIZE, SINGLE_FEATURES = 2_000_000, 300
 
 
 class NewtonSystem:
@@ -107,8 +113,9 @@ class NewtonSystem:
         assert gram is not None
         assert cross is not None
         size, scale = len(gram), self._curvature.scale
-        matrix: Array = np.empty((size + self._fit_intercept, size + self._fit_intercept), order="F")
-        np.multiply(gram, scale, out=matrix[:size, :size])
+        shape = (size + self._fit_intercept, size + self._fit_intercept)
+        matrix: Array = np.empty(shape, dtype=gram.dtype, order="F")
+        np.multiply(gram, gram.dtype.type(scale), out=matrix[:size, :size])
         matrix[np.diag_indices(size)] += 2 * self._alpha
         if self._fit_intercept:
             matrix[size, :size] = matrix[:size, size] = scale * cross
@@ -170,11 +177,15 @@ def _factorize(matrix: Array) -> Callable[[Array], Array]:
 def _factorize_positive(build: Callable[[], Array]) -> Callable[[Array], Array]:
     """The same for a positive definite matrix, of which the lower triangle is read, by Cholesky.
 
-    It is built again where rounding has made it indefinite.
+    It is built again where rounding has made it indefinite; in single precision that raises a LinAlgError.
     """
-    factor, failed = dpotrf(build(), lower=1, overwrite_a=1, clean=0)
+    matrix = build()
+    single = matrix.dtype == np.float32
+    factor, failed = (spotrf if single else dpotrf)(matrix, lower=1, overwrite_a=1, clean=0)
     if not failed:
         return _CholeskySolver(factor)
+    if single:
+        raise np.linalg.LinAlgError("Single precision has made the matrix indefinite.")
     lower = np.tril(build())
     return _factorize(lower + np.tril(lower, -1).T)
 
@@ -212,12 +223,22 @@ class _LuSolver:
 
 @dataclass(frozen=True, eq=False)
 class _CholeskySolver:
-    """Solves with a Cholesky factor."""
+    """Solves with a Cholesky factor. (LAPACK's own solver takes ten times as long for one right-hand side.)"""
 
     factor: Array
 
     def __call__(self, right: Array) -> Array:
-        return _solve_block(self.factor, right)
+        return _solve_lower(self.factor, _solve_lower(self.factor, right), transposed=True)
+
+
+def _solve_lower(factor: Array, right: Array, *, transposed: bool = False) -> Array:
+    """L^-1 right or L'^-1 right, (size,), for a lower triangular factor of either precision."""
+    if factor.dtype != np.float32:
+        return dtrsv(factor, right, lower=1, trans=transposed)
+    size = np.abs(right).max(initial=0.0)  # single precision has a small range
+    if size == 0:
+        return right
+    return size * strsv(factor, (right / size).astype(np.float32), lower=1, trans=transposed).astype(float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,14 +252,14 @@ class _CorrectedSolver:
     @classmethod
     def from_rows(cls, factor: Array, rows: Array, h: Array) -> _CorrectedSolver:
         """With the rows C of shape (m, size)."""
-        half = dtrsm(1.0, factor, rows.T, lower=1)
+        half = (strsm if factor.dtype == np.float32 else dtrsm)(1.0, factor, rows.T, lower=1).astype(float, copy=False)
         small = half.T @ half
         small.flat[:: len(h) + 1] += 1 / h
         return cls(factor, half, _factorize(small))
 
     def __call__(self, right: Array) -> Array:
-        x = dtrsv(self.factor, right, lower=1)
-        return dtrsv(self.factor, x - self.half @ self.small(self.half.T @ x), lower=1, trans=1)
+        x = _solve_lower(self.factor, right)
+        return _solve_lower(self.factor, x - self.half @ self.small(self.half.T @ x), transposed=True)
 
 
 class BlockTridiagonal:
@@ -361,6 +382,9 @@ class ActiveGram:
         self.gram: Array = np.zeros((rows.n_features, rows.n_features), order="F")
         self.cross: Array = np.zeros(rows.n_features)
         self.total = 0.0
+        self._scale = rows.kernel_scale()
+        large = rows.n_rows * rows.n_features > SINGLE_SIZE and rows.n_features >= SINGLE_FEATURES
+        self._single = large  # until that fails
 
     def changes(self, active: Index) -> tuple[Index, Array]:
         """Rows (m,) in which the set `active` differs from that of the sums; their shares, negative if they leave."""
@@ -373,10 +397,35 @@ class ActiveGram:
         """Features of these rows, (a, M)."""
         return self._features[active].astype(float, copy=False)
 
-    def update(self, active: Index, threads: int = 1) -> None:
-        """Make the sums those of the rows `active` (a,): from the last ones or, where that is less work, anew."""
+    def system(
+        self, active: Index, width: float, alpha: float, fit_intercept: bool, surplus: Array, threads: int = 1
+    ) -> NewtonSystem:
+        """The Newton system of the rows `active` (a,), which become those of the sums; h = share / width.
+
+        Its `Curvature.surplus` is the given one, (M + 1,).
+        """
+
+        def factorize(dtype: type) -> NewtonSystem:
+            self.update(active, threads, dtype)
+            cross, total = self.cross, self.total
+            curvature = Curvature(surplus, gram=self.gram, cross=cross, total=total, scale=1 / width)
+            return NewtonSystem(curvature, alpha, fit_intercept)
+
+        if self._single and 2 * alpha * width >= SINGLE_RIDGE * self._scale * self._share[active].sum():
+            try:
+                return factorize(np.float32)
+            except np.linalg.LinAlgError:
+                self._single = False
+        return factorize(float)
+
+    def update(self, active: Index, threads: int = 1, dtype: type = float) -> None:
+        """Make the sums those of the rows `active` (a,): from the last ones or, where that is less work, anew.
+
+        `dtype` is that of the Gram matrix, float or np.float32, which takes half the time.
+        """
         index, share = self.changes(active)
-        if len(index) > len(active):
+        if len(index) > len(active) or self.gram.dtype != dtype:
+            self.gram = self.gram if self.gram.dtype == dtype else np.empty_like(self.gram, dtype=dtype)
             self.gram[:], self.cross[:] = 0, 0
             index, share = active, self._share[active]
         self._add(index[share > 0], 1.0, threads)
@@ -404,4 +453,7 @@ class ActiveGram:
             if np.any(share != share[0]):
                 weight = sign
                 rows *= np.sqrt(share)[:, None]
-            dsyrk(weight, rows.T, 1.0, gram, lower=1, overwrite_c=1)
+            if gram.dtype == np.float32:
+                ssyrk(weight, rows.astype(np.float32).T, 1.0, gram, lower=1, overwrite_c=1)
+            else:
+                dsyrk(weight, rows.T, 1.0, gram, lower=1, overwrite_c=1)

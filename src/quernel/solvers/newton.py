@@ -445,11 +445,9 @@ def _updated_systems(columns: _Columns, grams: list[ActiveGram], anchored: Mask)
         updated = M * M * (min(a, len(changed)) + M / 3)
         if a <= M and (a * a * (M + a) < updated or small_ridge):
             curvature = Curvature(surplus, rows=gram.take(active), h=h)
-        else:
-            gram.update(active, 1 if len(found) > 1 else threads)
-            moments = {"gram": gram.gram, "cross": gram.cross, "total": gram.total, "scale": 1 / width[k]}
-            curvature = Curvature(sums, **moments)
-        return NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept)
+            return NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept)
+        share_of_threads = 1 if len(found) > 1 else threads
+        return gram.system(active, width[k], problem.alpha[k], problem.fit_intercept, sums, share_of_threads)
 
     return parallel_map(build, range(len(found)), threads)
 

@@ -39,9 +39,9 @@ from scipy.special import ndtr
 from quernel._threads import blocks, parallel_map
 from quernel.data.design_matrix import stratified_indices
 from quernel.losses import Loss, weighted_quantiles
-from quernel.objective import Curvature, InMemoryProblem, Problem
+from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.null_model import dual_variance, weak_ridge
-from quernel.solvers.linear_system import ActiveGram, NewtonSystem
+from quernel.solvers.linear_system import ActiveGram
 from quernel.solvers.newton import Start, cold_start
 
 Array = NDArray[np.floating]
@@ -306,17 +306,15 @@ def ridge_start(problem: InMemoryProblem) -> Start:
         return start
     Phi, y = rows.as_array("A sample is kept"), rows.target
     sample, gram = np.sort(stratified_indices(n, size, np.random.default_rng(0))), ActiveGram(rows)
-    gram.update(sample, rows.threads)
-    scale = 1 / (float(start.width.mean()) * gram.total)
-    curvature = Curvature(np.empty(0), gram=gram.gram, cross=gram.cross, total=gram.total, scale=scale)
-    weighted = scale * rows.share[sample] * y[sample]
-    system = NewtonSystem(curvature, float(problem.alpha[0]), problem.fit_intercept)
+    width = float(start.width.mean()) * float(rows.share[sample].sum())
+    system = gram.system(sample, width, float(problem.alpha[0]), problem.fit_intercept, np.empty(0), rows.threads)
+    weighted = rows.share[sample] * y[sample] / width
     coef, intercept = system.direction(-(weighted @ Phi[sample]), -float(weighted.sum()))
     residual = y - Phi @ coef - intercept
     low, high = problem.loss.domain
     shift: Array = np.zeros(problem.n_columns)
     if problem.fit_intercept:
         shift = weighted_quantiles(residual, rows.share, high / (high - low))
-    width = RIDGE.width * start.width
-    anchor = np.asfortranarray(np.clip((residual[:, None] - shift) / width, low, high))
-    return Start(np.tile(coef[:, None], problem.n_columns), intercept + shift, anchor, width, start.null)
+    widths = RIDGE.width * start.width
+    anchor = np.asfortranarray(np.clip((residual[:, None] - shift) / widths, low, high))
+    return Start(np.tile(coef[:, None], problem.n_columns), intercept + shift, anchor, widths, start.null)
