@@ -1,12 +1,12 @@
 """Coverage of confidence bands for quantile curves, in simulations whose quantile function is known.
 
-    python -m benchmarks.bands             # resumes: finished repetitions are in bands.json
-    python -m benchmarks.bands --others    # size and power of the tests, cost of a band: bands_others.json
-    python -m benchmarks.bands --page      # tables and picture of docs/bands.md from that file
+    python -m benchmarks.bands             # all figures of bands.json and the page; resumes where it was stopped
+    python -m benchmarks.bands --page      # tables and picture of docs/bands.md from bands.json
 
-Every repetition draws rows, fits three levels, and asks whether the 95 % bands contain the true curves at 200 fixed
-points: at each (pointwise) and at all of them (simultaneous). Two negative controls share the fits: bands without the
-correction of the ridge's shrinkage, and bands whose density comes from residuals of the training rows themselves.
+Every repetition draws rows, fits three levels with the settings that `fit` chooses from these rows, and asks whether
+the 95 % bands contain the true curves at 200 fixed points: at each (pointwise) and at all of them (simultaneous). Two
+negative controls share the fits: bands without the correction of the ridge's shrinkage, and bands whose density comes
+from residuals of the training rows themselves.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,26 @@ import numpy as np
 from quernel import KernelQuantileRegressor
 from quernel._files import write_atomically
 from quernel.datasets import make_heteroscedastic, make_homoscedastic, make_spline
-from quernel.estimators.inference import OPTIONS, InferenceOptions, confidence_bounds, estimate_inference
+from quernel.estimators.inference import OPTIONS, CurveInference, InferenceOptions, confidence_bounds
 from quernel.kernels import PeriodicSpline
 
-RESULTS, OTHERS = Path(__file__).with_name("bands.json"), Path(__file__).with_name("bands_others.json")
+RESULTS = Path(__file__).with_name("bands.json")
 LEVELS, CONFIDENCE, POINTS = (0.1, 0.5, 0.9), 0.95, 200
 CONTROLS = {
     "no correction": replace(OPTIONS, corrections=0),
     "in-sample density": replace(OPTIONS, rounds=0),
 }
+
+
+class Recorded(KernelQuantileRegressor):
+    """A model that computes its inference with several options, as `found`."""
+
+    variants: dict[str, InferenceOptions]
+    found: dict[str, CurveInference | None]
+
+    def _estimate_inference(self, *fitted: Any) -> None:  # type: ignore[override]
+        estimate = super()._estimate_inference
+        self.found = {name: estimate(*fitted, options=options) for name, options in self.variants.items()}
 
 
 @dataclass(frozen=True)
@@ -54,42 +66,33 @@ class Cell:
         make = {"homoscedastic": make_homoscedastic, "heteroscedastic": make_heteroscedastic}[self.design]
         return make(self.n, random_state=seed)
 
-    def model(self, seed: int) -> KernelQuantileRegressor:
-        shared: dict[str, Any] = {"recalibrate": False, "noncrossing": None, "random_state": seed}
+    def model(self, seed: int) -> Recorded:
+        shared: dict[str, Any] = {"recalibrate": False, "noncrossing": None, "inference": True, "random_state": seed}
         if self.design == "spline":
-            return KernelQuantileRegressor(LEVELS, kernel=PeriodicSpline(1 / self.gamma), n_components=100, **shared)
-        return KernelQuantileRegressor(LEVELS, kernel="gaussian", bandwidth="auto", n_components=200, **shared)
+            return Recorded(LEVELS, kernel=PeriodicSpline(1 / self.gamma), n_components=100, **shared)
+        return Recorded(LEVELS, kernel="gaussian", bandwidth="auto", n_components=200, **shared)
 
 
-SIZES = {500: 200, 2_000: 200, 10_000: 20}
-CONTROLLED = 4  # every fourth repetition has the negative controls, too
+SIZES = {500: 320, 2_000: 320, 10_000: 240}
+CONTROLLED = 4  # every fourth repetition has the negative controls, too, but for the largest size
 CELLS = [
     *(Cell(design, n, SIZES[n]) for n in SIZES for design in ("homoscedastic", "heteroscedastic")),
     *(Cell("spline", n, SIZES[n], *pair) for n in SIZES for pair in ((0.5, 0.1), (0.8, 0.2))),
     *(Cell("spline", n, 20, 0.2, 0.1) for n in SIZES),  # far from the truth: a few repetitions show it
 ]
+STEPS = 20  # the repetitions of all cells grow together, in so many steps, so that a stopped run is balanced
 
 
 def repeat(cell: Cell, seed: int, controls: dict[str, InferenceOptions]) -> dict[str, list[list[float]]]:
     """Of the band and the controls, per level: share of points covered, whether all are, mean width."""
     X, y, quantile = cell.draw(seed)
-    model = cell.model(seed).fit(X, y)
+    model = cell.model(seed)
+    model.variants = {"band": OPTIONS, **controls}
+    model.fit(X, y)
     points = np.random.default_rng(0).random((POINTS, X.shape[1]))
     truth, Phi = quantile(points, LEVELS), model.feature_map_.transform(points)
     found = {}
-    for name, options in {"band": OPTIONS, **controls}.items():
-        fit = estimate_inference(
-            model.feature_map_,
-            X,
-            y,
-            np.full(len(y), 1 / len(y)),
-            model.coef_,
-            model.intercept_,
-            model.quantiles_,
-            model.alpha_,
-            fit_intercept=True,
-            options=options,
-        )
+    for name, fit in model.found.items():
         each, every = (confidence_bounds(fit, Phi, CONFIDENCE, simultaneous=both) for both in (False, True))
         inside, all_inside = ((b[..., 0] <= truth) & (truth <= b[..., 1]) for b in (each, every))
         width = (each[..., 1] - each[..., 0]).mean(axis=0)
@@ -98,17 +101,17 @@ def repeat(cell: Cell, seed: int, controls: dict[str, InferenceOptions]) -> dict
     return found
 
 
-def main() -> None:
-    """Run what is missing, a tenth of the repetitions of every cell at a time."""
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for tenth in range(1, 11):
+def measure_coverage(results: dict[str, Any]) -> Iterator[str]:
+    """Add the repetitions that are missing; yields what a cell has after each step."""
+    for step in range(1, STEPS + 1):
         for cell in CELLS:
             key = f"{cell.name} n={cell.n}"
             record = results.setdefault(key, {"cell": asdict(cell), "repetitions": 0, "seconds": 0.0, "sums": {}})
             start = time.process_time()
-            while record["repetitions"] < cell.repetitions * tenth // 10:
+            while record["repetitions"] < cell.repetitions * step // STEPS:
                 seed = record["repetitions"]
-                for name, values in repeat(cell, seed, {} if seed % CONTROLLED else CONTROLS).items():
+                controlled = seed % CONTROLLED == 0 and cell.n < max(SIZES)
+                for name, values in repeat(cell, seed, CONTROLS if controlled else {}).items():
                     old = record["sums"].setdefault(
                         name, {"repetitions": 0, "sum": np.zeros((len(LEVELS), 3)).tolist()}
                     )
@@ -116,9 +119,7 @@ def main() -> None:
                     old["repetitions"] += 1
                 record["repetitions"] += 1
             record["seconds"] = round(record["seconds"] + time.process_time() - start, 1)
-            with write_atomically(RESULTS, overwrite=True) as part:
-                part.write_text(json.dumps(results, indent=1) + "\n")
-            print(tenth, key, record["seconds"], flush=True)
+            yield f"{key}: {record['repetitions']} repetitions, {record['seconds']} s"
 
 
 def draw_groups(n: int, seed: int, shift: float, slope: float) -> tuple[Any, Any]:
@@ -134,7 +135,7 @@ def make_model(n_components: int, alpha: float, inference: bool = True) -> Kerne
     return KernelQuantileRegressor(LEVELS, n_components=n_components, alpha=alpha, inference=inference, **settings)
 
 
-def measure_tests(n: int = 500, repetitions: int = 100) -> dict[str, list[float]]:
+def measure_tests(n: int = 500, repetitions: int = 200) -> dict[str, list[float]]:
     """Share of repetitions in which each hypothesis is rejected at 5 %, per level."""
     rejected: dict[str, list[Any]] = {}
     grid = draw_groups(50, 0, 0, 0)[0]
@@ -168,19 +169,26 @@ def measure_cost() -> dict[str, float]:
     return {name: round(min(values), 2) for name, values in seconds.items()}
 
 
-def measure_others() -> None:
-    """Write bands_others.json."""
-    found = {"tests": measure_tests(), "cost": measure_cost()}
-    with write_atomically(OTHERS, overwrite=True) as part:
-        part.write_text(json.dumps(found, indent=1) + "\n")
+def main() -> None:
+    """Measure what is missing in bands.json, then write the page."""
+    from benchmarks.bands_page import write_page
+
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"coverage": {}}
+    if "--page" not in sys.argv:
+        for name, measure in (("tests", measure_tests), ("cost", measure_cost)):
+            if name not in results:
+                results[name] = measure()
+                save(results)
+        for line in measure_coverage(results["coverage"]):
+            save(results)
+            print(line, flush=True)
+    write_page(results)
+
+
+def save(results: dict[str, Any]) -> None:
+    with write_atomically(RESULTS, overwrite=True) as part:
+        part.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    from benchmarks.bands_page import write_page
-
-    if "--page" in sys.argv:
-        write_page()
-    elif "--others" in sys.argv:
-        measure_others()
-    else:
-        main()
+    main()

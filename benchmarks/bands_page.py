@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +15,49 @@ ROUGH = "spline(0.2, 0.1)"
 START, END = "<!-- coverage -->", "<!-- end -->"
 
 
-def write_page() -> None:
+def write_page(results: dict[str, Any]) -> None:
     """Replace what is between the two marks of the page, and draw the picture."""
-    results = json.loads((ROOT / "benchmarks" / "bands.json").read_text())
-    others = json.loads((ROOT / "benchmarks" / "bands_others.json").read_text())
     before, rest = PAGE.read_text().split(START)
-    PAGE.write_text(f"{before}{START}\n{write_coverage(results, others)}\n{END}{rest.split(END)[1]}")
+    PAGE.write_text(f"{before}{START}\n{write_tables(results)}\n{END}{rest.split(END)[1]}")
     draw(PICTURE)
 
 
-def write_coverage(results: dict[str, Any], others: dict[str, Any]) -> str:
-    """Tables of the page."""
+def write_tables(results: dict[str, Any]) -> str:
+    """Tables of the page, from the figures of bands.json."""
+    cells = list(results["coverage"].values())
     return "\n".join(
         [
             "Percent of 200 points (pointwise) and of repetitions (simultaneous, all points at once) in which 95 %",
             "bands contain the true curve, at the levels 0.1 / 0.5 / 0.9; `python -m benchmarks.bands` repeats it.",
-            "The standard error of a simultaneous coverage of 95 % is 2.2 points with 100 repetitions, 6.9 with 10.",
+            f"The standard error of a simultaneous coverage of 95 % is {_standard_error(cells, max):.1f} points with",
+            f"the most repetitions of the table, and {_standard_error(cells, min):.1f} with the fewest.",
             "",
-            *_table([one for one in results.values() if not _rough(one)], "band"),
+            *_table([one for one in cells if not _rough(one)], "band"),
             "",
             "Where the curve is far rougher than the functions of the kernel, no correction of the ridge helps, and",
             f"bands miss it: the design {ROUGH} has a sharp peak at integers, which a kernel of order 10 smooths away.",
             "",
-            *_table([one for one in results.values() if _rough(one)], "band"),
+            *_table([one for one in cells if _rough(one)], "band"),
             "",
             "Negative controls, from the same fits: without the correction, and with the density of residuals of the",
-            "rows that were fitted; every fourth repetition, sample sizes with 20 or more of them.",
+            "rows that were fitted; every fourth repetition, sample sizes up to 2,000.",
             "",
-            *_table(list(results.values()), "no correction"),
+            *_table(cells, "no correction"),
             "",
-            *_table(list(results.values()), "in-sample density"),
+            *_table(cells, "in-sample density"),
             "",
             "## Size, power and cost",
             "",
-            "Percent of 100 repetitions with 500 rows in which a test rejects at 5 %, at the levels 0.1 / 0.5 / 0.9:",
+            "Percent of 200 repetitions with 500 rows in which a test rejects at 5 %, at the levels 0.1 / 0.5 / 0.9:",
             "",
             "| hypothesis tested where the truth is | rejected |",
             "|---|---|",
             *(
                 f"| {name} | {' / '.join(f'{100 * share:.0f}' for share in shares)} |"
-                for name, shares in others["tests"].items()
+                for name, shares in results["tests"].items()
             ),
             "",
-            _describe_cost(others["cost"]),
+            _describe_cost(results["cost"]),
         ]
     )
 
@@ -72,6 +71,11 @@ def _describe_cost(cost: dict[str, float]) -> str:
     )
 
 
+def _standard_error(records: list[dict[str, Any]], choose: Any) -> float:
+    """Of a share of 95 %, in points, with the most or fewest repetitions of the smooth designs."""
+    return 100 * float(np.sqrt(0.95 * 0.05 / choose(one["repetitions"] for one in records if not _rough(one))))
+
+
 def _rough(record: dict[str, Any]) -> bool:
     return record["cell"]["design"] == "spline" and record["cell"]["r"] == 0.2
 
@@ -79,12 +83,12 @@ def _rough(record: dict[str, Any]) -> bool:
 def _table(records: list[dict[str, Any]], variant: str) -> list[str]:
     lines = [f"| {variant}: design | n | repetitions | pointwise | simultaneous |", "|---|---|---|---|---|"]
     for record in records:
-        cell, repetitions = record["cell"], record["sums"][variant]["repetitions"]
-        if variant != "band" and repetitions < 20:
+        if variant not in record["sums"] or (variant != "band" and _rough(record)):
             continue
+        cell, repetitions = record["cell"], record["sums"][variant]["repetitions"]
         mean = np.array(record["sums"][variant]["sum"]) / repetitions
         name = f"spline({cell['r']:g}, {cell['gamma']:g})" if cell["design"] == "spline" else cell["design"]
-        each, every = (" / ".join(f"{100 * value:.{d}f}" for value in mean[:, k]) for k, d in ((0, 1), (1, 1)))
+        each, every = (" / ".join(f"{100 * value:.1f}" for value in mean[:, k]) for k in (0, 1))
         lines.append(f"| {name} | {cell['n']:,} | {repetitions} | {each} | {every} |")
     return lines
 

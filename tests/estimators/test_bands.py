@@ -11,11 +11,11 @@ from quernel import KernelQuantileRegressor
 from quernel.data import ArrayRows, MemmapRows
 from quernel.estimators.inference import (
     OPTIONS,
+    Curve,
     TrainingFeatures,
     _Level,
     confidence_bounds,
     density_at_zero,
-    estimate_inference,
     smooth_spread,
 )
 
@@ -29,8 +29,8 @@ def simulate(n, seed, shift=0.0):
     return X, np.sin(X[:, 0]) + shift + (0.3 + 0.05 * X[:, 0]) * rng.standard_normal(n)
 
 
-def fit_model(X, y, levels=LEVELS, weight=None, **kwargs):
-    return KernelQuantileRegressor(levels, random_state=0, **KWARGS | kwargs).fit(X, y, weight)
+def fit_model(X, y, levels=LEVELS, weight=None, kind=KernelQuantileRegressor, **kwargs):
+    return kind(levels, random_state=0, **KWARGS | kwargs).fit(X, y, weight)
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +39,35 @@ def fitted():
     return X, y, fit_model(X, y)
 
 
-def estimate(model, X, y, **kwargs):
-    share = np.full(len(y), 1 / len(y))
-    given = (X, y, share, model.coef_, model.intercept_, model.quantiles_, model.alpha_)
-    return estimate_inference(model.feature_map_, *given, fit_intercept=model.fit_intercept, **kwargs)
+class Kept(KernelQuantileRegressor):
+    """Keeps what its inference is computed from, so that it can be computed with other options."""
+
+    def _estimate_inference(self, *fitted, **kwargs):
+        self.fitted = fitted
+        return super()._estimate_inference(*fitted, **kwargs)
+
+    def estimate(self, **options):
+        return super()._estimate_inference(*self.fitted, options=replace(OPTIONS, **options))
+
+
+def levels_of(model, X, y):
+    """The intermediate values of each curve, with the density."""
+    features, result = TrainingFeatures(model.feature_map_, X, np.full(len(y), 1 / len(y))), model.fitted[3].result
+    residual = y[:, None] - features.predict(model.coef_) - model.intercept_
+    spread = smooth_spread(features, residual)
+    for k, tau in enumerate(LEVELS):
+        curve = Curve(float(tau), model.coef_[:, k], residual[:, k], result.dual[:, k], spread[:, k])
+        yield _Level(features, curve, model.alpha_, model.fit_intercept, OPTIONS)
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_centre_and_covariance_are_those_of_the_formulas(fitted, fit_intercept):
     """Against dense matrices: theta_K = (I + A + ... + A^K) theta and the sandwich (..) H^-1 Cov(S) H^-1 (..)'."""
     X, y, _ = fitted
-    model = fit_model(X, y, fit_intercept=fit_intercept)
+    model = fit_model(X, y, fit_intercept=fit_intercept, kind=Kept, recalibrate=False)
     Phi, n = model.feature_map_.transform(X), len(y)
-    features, share = TrainingFeatures(model.feature_map_, X), np.full(len(y), 1 / len(y))
-    residual = y[:, None] - Phi @ model.coef_ - model.intercept_
-    spread = smooth_spread(features, residual, share)
-    for k, tau in enumerate(LEVELS):
-        given = (features, spread[:, k], residual[:, k], share, float(tau), model.alpha_, fit_intercept)
-        density = _Level(OPTIONS, *given, model.coef_[:, k]).density / spread[:, k]
+    for k, level in enumerate(levels_of(model, X, y)):
+        tau, density = LEVELS[k], level.density / level.curve.spread
         Psi = np.column_stack([Phi, np.ones(n)]) if fit_intercept else Phi
         D = np.diag(np.r_[np.ones(Phi.shape[1]), np.zeros(int(fit_intercept))])
         H = (Psi * density[:, None]).T @ Psi / n + 2 * model.alpha_ * D
@@ -69,6 +80,22 @@ def test_centre_and_covariance_are_those_of_the_formulas(fitted, fit_intercept):
         size = np.abs(covariance).max()
         np.testing.assert_allclose(P @ P.T, covariance, atol=2e-3 * size)
         np.testing.assert_allclose(model.inference_.centre(Phi)[:, k], Psi @ total @ theta, atol=2e-3 * np.sqrt(size))
+
+
+def test_degrees_of_freedom_follow_from_how_errors_depend_on_the_density(fitted):
+    """1 / (2 e^2 v), with e the slope of the log of the mean error on that of the density, by differences."""
+    X, y, _ = fitted
+    model = fit_model(X, y, kind=Kept, recalibrate=False)
+    for k, level in enumerate(levels_of(model, X, y)):
+        assert level.degrees() == pytest.approx(model.inference_.degrees[k])
+        variance, degrees, density, logs = level.density_variance, level.degrees(), level.density, []
+        for factor in (0.99, 1.01):
+            level.density = factor * density
+            corrected = level._filters()[1]
+            logs.append(0.5 * np.log(corrected @ corrected + 1) - np.log(level.density))
+        slope = -np.diff(logs)[0] / np.log(1.01 / 0.99)
+        assert 0.3 < slope < 0.99  # a fit with shrinkage: between no dependence and 1 / c
+        assert degrees == pytest.approx(1 / (2 * slope**2 * variance), rel=1e-3)
 
 
 def test_band_moves_and_stretches_with_y(fitted):
@@ -88,11 +115,12 @@ def test_band_ignores_the_unit_of_weights_and_rows_of_weight_zero(fitted):
 
 
 def test_a_row_of_weight_two_is_one_observation(fitted):
-    """Doubling a third of the weights widens the band somewhat; two copies of the rows would narrow it."""
+    """Doubling a third of the weights widens the band by 6 % (Kish); a third of the rows twice would narrow it."""
     X, y, model = fitted
-    weight = np.where(np.arange(len(y)) % 3 == 0, 2.0, 1.0)
-    width, same = (np.ptp(m.predict_band(X), axis=2).mean() for m in (fit_model(X, y, weight=weight), model))
-    assert same < width < 1.2 * same
+    weights = [np.where(np.arange(len(y)) % 3 == k, 2.0, 1.0) for k in range(3)]
+    models = [model, *(fit_model(X, y, weight=weight) for weight in weights)]
+    same, *widths = (np.ptp(m.predict_band(X, simultaneous=False), axis=2).mean() for m in models)
+    assert 1 < np.mean(widths) / same < 1.15
 
 
 def test_shapes_order_and_nesting(fitted):
@@ -115,32 +143,45 @@ def test_more_rows_give_a_narrower_band():
     assert widths[1] < 0.7 * widths[0]
 
 
-def test_density_at_zero_of_normal_numbers():
-    values = np.random.default_rng(0).standard_normal(20_000) - 1
-    found, variance = density_at_zero(values, np.full(20_000, 1 / 20_000))
-    assert found == pytest.approx(np.exp(-0.5) / np.sqrt(2 * np.pi), rel=0.05)
-    some = [density_at_zero(part, np.full(200, 1 / 200))[0] for part in values.reshape(100, 200)]
-    assert np.var(some) / np.mean(some) ** 2 == pytest.approx(variance * 100**0.8, rel=0.5)  # n h is n^0.8
+@pytest.mark.parametrize("at", [0.0, 1.28])
+@pytest.mark.parametrize("error", [0.0, 0.1])
+def test_density_at_zero_of_normal_numbers(at, error):
+    """Unbiased at the peak and on the slope, as a plain kernel estimate is not; errors of the values are undone."""
+    truth, n = np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi), 500
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((400, n)) - at + np.sqrt(error) * rng.standard_normal((400, n))
+    found, variance = np.transpose([density_at_zero(some, np.full(n, 1 / n), np.full(n, error)) for some in values])
+    assert np.mean(found) == pytest.approx(truth, rel=0.015)
+    assert 0.6 < np.var(found) / truth**2 / np.mean(variance) < 1.2
+    if error:
+        ignored = [density_at_zero(some, np.full(n, 1 / n))[0] for some in values]
+        assert np.mean(ignored) != pytest.approx(truth, rel=0.02)  # negative control
+
+
+def test_density_of_values_with_huge_errors_stays_near_that_without():
+    values = np.random.default_rng(0).standard_normal(100)
+    plain, corrected = (density_at_zero(values, np.full(100, 0.01), error)[0] for error in (0.0, 1e6))
+    assert 0.2 * plain < corrected < 5 * plain
 
 
 def test_stored_and_recomputed_features_agree(fitted, monkeypatch):
-    X, y, model = fitted
-    one = estimate(model, X, y)
+    X, y, _ = fitted
+    model = fit_model(X, y, kind=Kept)
     monkeypatch.setattr("quernel.estimators.inference.OPTIONS", replace(OPTIONS, cached_entries=0))
-    np.testing.assert_allclose(estimate(model, X, y).coef, one.coef, rtol=1e-12)
+    np.testing.assert_allclose(model.estimate().coef, model.inference_.coef, rtol=1e-12)
 
 
 def test_bands_cover_and_uncorrected_ones_do_not():
     """A fit with much shrinkage: 40 repetitions, points covered in the mean, and all of them at once."""
-    options = {"band": OPTIONS, "none": replace(OPTIONS, corrections=0), "naive": replace(OPTIONS, rounds=0)}
+    options = {"band": {}, "none": {"corrections": 0}, "naive": {"rounds": 0}}
     points = np.column_stack([np.linspace(0.5, 9.5, 40), np.full(40, 5.0)])
     truth = np.sin(points[:, :1])
     each, every = ({name: [] for name in options} for _ in range(2))
     for seed in range(40):
         X, y = simulate(400, 100 + seed)
-        model = fit_model(X, y, [0.5], inference=False, recalibrate=False, n_components=60, alpha=3e-3)
+        model = fit_model(X, y, [0.5], kind=Kept, recalibrate=False, n_components=60, alpha=3e-3)
         for name, option in options.items():
-            fit = estimate(model, X, y, options=option)
+            fit = model.estimate(**option)
             Phi = model.feature_map_.transform(points)
             for both, kept in ((False, each), (True, every)):
                 low, high = np.moveaxis(confidence_bounds(fit, Phi, 0.95, simultaneous=both), 2, 0)
@@ -201,8 +242,12 @@ def test_mixed_frames_and_column_names():
     np.testing.assert_array_equal(band.to_numpy().reshape(300, 2, 2), model.predict_band(frame))
     assert model.test_column(frame, "kind").pvalue.max() < 0.01
     np.testing.assert_array_equal(model.test_column(frame, "kind").pvalue, model.test_column(frame, 1).pvalue)
-    with pytest.raises(ValueError, match="one of size, kind"):
-        model.test_column(frame, "age")
+    for column in ("age", 2, 0.5, True, [0]):
+        with pytest.raises(ValueError, match="one of size, kind"):
+            model.test_column(frame, column)
+    for ask in (model.predict_band, lambda X: model.test_column(X, "kind"), lambda X: model.test_equal(model, X)):
+        with pytest.raises(ValueError, match="at least one row"):
+            ask(frame[:0])
 
 
 def test_other_feature_maps():
@@ -222,7 +267,7 @@ def test_default_fits_store_nothing(fitted):
         model.test_column(X, 0)
 
 
-def test_what_cannot_be_had_is_refused_before_any_work(fitted, tmp_path):
+def test_what_cannot_be_had_is_refused(fitted, tmp_path):
     X, y, model = fitted
     with pytest.raises(ValueError, match="fitted one by one"):
         fit_model(X, y, noncrossing="joint")
@@ -230,6 +275,8 @@ def test_what_cannot_be_had_is_refused_before_any_work(fitted, tmp_path):
         fit_model(X, y, 0.5, monotone={0: 1})
     with pytest.raises(ValueError, match="rows share the value -2"):
         fit_model(X, np.round(y))
+    with pytest.raises(ValueError, match="nearly all of the 25 rows"):  # the band had no width
+        fit_model(X[:25], y[:25], 0.5, n_components=200, alpha="auto", bandwidth="auto")
     with pytest.raises(ValueError, match="inference must be True or False"):
         fit_model(X, y, inference="yes")
     np.save(tmp_path / "X.npy", X)

@@ -142,3 +142,22 @@ def test_point_masses_are_not_shifted():
     assert len(model.frequent_values_)
     assert not model.level_shift_.any()
     assert steps_along(model, X, 0).min() >= 0
+
+
+@pytest.mark.parametrize("sampling", ["landmarks", "uniform"])
+def test_trends_are_saved_and_exported(sampling, tmp_path):
+    X, y = rows_with_noise(n=60)
+    settings = QUICK | {"n_components": 20, "sampling": sampling}
+    shapes = {"monotone": {0: 1}, "convex": {0: 1, 1: 1}, "noncrossing": "joint"}
+    model = KernelQuantileRegressor(LEVELS, **shapes, **settings).fit(X, y)
+    assert model.coef_.shape == (22, 3)
+    quernel.save(model, tmp_path / "m.quernel")
+    np.testing.assert_allclose(quernel.load(tmp_path / "m.quernel").predict(X), model.predict(X), rtol=1e-9)
+    with pytest.raises(ValueError, match="kernel_gap is for fits without monotone or convex columns"):
+        model.kernel_gap(X, y)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    quernel.to_onnx(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    (name,) = (one.name for one in session.get_inputs())
+    found = session.run(None, {name: X})[0]
+    np.testing.assert_allclose(found, model.predict(X), rtol=1e-6, atol=1e-9)

@@ -1,7 +1,5 @@
 """Levels under shape constraints, against Clarabel's optimum of the whole problem with all its constraints."""
 
-from dataclasses import replace
-
 import clarabel
 import numpy as np
 import pytest
@@ -79,9 +77,9 @@ SHAPES = {
 def test_the_optimum_under_all_constraints(name, joint, monkeypatch):
     monkeypatch.setattr("quernel.estimators.shapes.OPTIONS", SMALL)
     X, y = rows_with_noise(1)
-    feature_map = RandomFeatures(Gaussian(0.3), 20, random_state=1).fit(X)
-    Phi, alpha = feature_map.transform(X), 1e-4
-    constraints = replace(build_constraints(SHAPES[name], X), feature_map=feature_map)
+    constraints = build_constraints(SHAPES[name], X).use(RandomFeatures(Gaussian(0.3), 20, random_state=1).fit(X))
+    feature_map, alpha = constraints.feature_map, 1e-4
+    Phi = feature_map.transform(X)
     found = (SHAPED_NONCROSSING if joint else SHAPED)(problem_of(Phi, X, y, alpha), constraints=constraints, tol=1e-7)
     assert found.converged
     # From the definition: C at all points, not those rows that the solver asked for.
@@ -102,7 +100,8 @@ def test_the_optimum_under_all_constraints(name, joint, monkeypatch):
 def test_a_kernel_with_kinks_on_landmarks():
     X, y = rows_with_noise(2)
     feature_map = Nystroem(Laplacian(1.0), 30, landmarks="distinct").fit(X)
-    constraints = replace(build_constraints(shapes_of({0: 1}), X), feature_map=feature_map)
+    constraints = build_constraints(shapes_of({0: 1}), X).use(feature_map)
+    feature_map = constraints.feature_map
     found = SHAPED(problem_of(feature_map.transform(X), X, y, 1e-4), constraints=constraints)
     assert found.converged
     assert constraints.slack(found.coef, found.intercept).min() >= 0
@@ -112,28 +111,39 @@ def test_satisfied_constraints_change_no_bit():
     X, y = rows_with_noise(3)
     feature_map = RandomFeatures(Gaussian(0.5), 20, random_state=1).fit(X)
     problem = problem_of(feature_map.transform(X), X, y, 1e-3)
-    wide = replace(build_constraints(shapes_of(lower=-50.0, upper=50.0), X), feature_map=feature_map)
+    wide = build_constraints(shapes_of(lower=-50.0, upper=50.0), X).use(feature_map)
     free, found = SOLVERS["newton"](problem), SHAPED(problem, constraints=wide)
     np.testing.assert_array_equal(free.coef, found.coef)
 
 
-def test_the_margin_makes_the_fit_feasible(monkeypatch):
-    # Without a margin constraints are met up to a tolerance, and no certificate of a feasible fit is found.
+def test_the_interior_makes_the_fit_feasible(monkeypatch):
+    # Without it constraints are met up to a tolerance only, and no feasible fit but the best constants is known.
     X, y = rows_with_noise(1)
-    feature_map = RandomFeatures(Gaussian(0.3), 20, random_state=1).fit(X)
-    constraints = replace(build_constraints(SHAPES["monotone"], X), feature_map=feature_map)
-    problem = problem_of(feature_map.transform(X), X, y, 1e-4)
-    monkeypatch.setattr("quernel.solvers.noncrossing.problem.NoncrossingProblem.tighten", lambda self, *_: self)
+    constraints = build_constraints(SHAPES["monotone"], X).use(RandomFeatures(Gaussian(0.3), 20, random_state=1).fit(X))
+    problem = problem_of(constraints.feature_map.transform(X), X, y, 1e-4)
+    monkeypatch.setattr("quernel.solvers.noncrossing.problem.share_to_mix", lambda *_: 0.0)
+    monkeypatch.setattr("quernel.solvers.noncrossing.shapes.share_to_mix", lambda *_: 0.0)
     found = SHAPED(problem, constraints=constraints, max_iter=60)
     assert not found.converged
-    assert constraints.slack(found.coef, found.intercept).min() >= 0  # the best constants
+    assert np.any(np.all(found.coef == 0, axis=0))  # the best constant
+
+
+def test_a_kernel_that_decays_between_the_rows_has_room():
+    # Features vanish between rows at this bandwidth: without trends only constants would be monotone with room.
+    X, y = rows_with_noise(6)
+    constraints = build_constraints(SHAPES["monotone"], X).use(Nystroem(Laplacian(0.05), 30).fit(X))
+    found = SHAPED(problem_of(constraints.feature_map.transform(X), X, y, 1e-6), constraints=constraints)
+    assert found.converged
+    assert constraints.slack(found.coef, found.intercept).min() >= 0
+    assert np.all(found.objective < 0.95 * found.null_objective)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_fit_that_is_stopped_has_the_shape(steps):
     X, y = rows_with_noise(4)
     feature_map = RandomFeatures(Gaussian(0.3), 20, random_state=1).fit(X)
-    constraints = replace(build_constraints(SHAPES["all"], X), feature_map=feature_map)
+    constraints = build_constraints(SHAPES["all"], X).use(feature_map)
+    feature_map = constraints.feature_map
     problem = problem_of(feature_map.transform(X), X, y, 1e-4)
     best = SHAPED(problem, constraints=constraints, tol=1e-7)
     found = SHAPED(problem, constraints=constraints, max_iter=steps)
@@ -147,6 +157,7 @@ class Counted:
 
     def __init__(self, constraints):
         self.slack, self.all_rows, self.n_asked = constraints.slack, constraints.rows, 0
+        self.interior = constraints.interior
 
     def rows(self, index):
         self.n_asked += len(index)
@@ -156,7 +167,8 @@ class Counted:
 def test_few_constraints_are_solved_for():
     X, y = rows_with_noise(5, n=300)
     feature_map = RandomFeatures(Gaussian(0.4), 30, random_state=1).fit(X)
-    constraints = replace(build_constraints(SHAPES["monotone"], X), feature_map=feature_map)
+    constraints = build_constraints(SHAPES["monotone"], X).use(feature_map)
+    feature_map = constraints.feature_map
     counted = Counted(constraints)
     assert SHAPED(problem_of(feature_map.transform(X), X, y, 1e-4), constraints=counted).converged
     assert 0 < counted.n_asked < 0.1 * len(constraints.target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_share
 from quernel.estimators.inference import (
+    OPTIONS,
     CurveInference,
     CurveTest,
+    InferenceOptions,
+    TrainingFeatures,
+    compare_with_zero,
     confidence_bounds,
     estimate_inference,
-    test_contrasts,
 )
 from quernel.estimators.inputs import FitData, as_frame_like, is_dask, level_names, source_of
 from quernel.estimators.levels import rearrange
@@ -26,9 +30,6 @@ from quernel.features import LandmarkPredictor, Nystroem
 from quernel.tuning.plan import FitPlan
 
 Array = NDArray[np.floating]
-
-# Rows at which `test_column` looks: it needs the features of so many rows, squared.
-COLUMN_ROWS = 60
 
 
 class InferenceMixin:
@@ -105,7 +106,7 @@ class InferenceMixin:
         """
         inference = self._fitted_inference("test_column")
         rows = self._rows_in_memory(X)
-        rows = rows[:: -(-len(rows) // COLUMN_ROWS)]
+        rows = rows[:: -(-len(rows) // OPTIONS.column_rows)]
         places = _encoded_places(self, column)
         # Every row with the value of the column in every other one: (m, m, d).
         crossed = np.repeat(rows[:, None, :], len(rows), axis=1)
@@ -115,7 +116,9 @@ class InferenceMixin:
         levels = range(len(self.quantiles_))
         # The intercept is the same on both sides.
         deviations = [contrast @ inference.factor[k, :-1] for k in levels]
-        return test_contrasts(contrast @ inference.coef, deviations, inference.degrees, self.quantiles_, one_sign=False)
+        return compare_with_zero(
+            contrast @ inference.coef, deviations, inference.degrees, self.quantiles_, one_sign=False
+        )
 
     def test_equal(self, other: InferenceMixin, X: Any) -> CurveTest:
         """Test, level by level, whether two models of independent rows have the same true curves at the rows of X.
@@ -140,7 +143,7 @@ class InferenceMixin:
             np.hstack([ours.deviations(Phi, k), theirs.deviations(Psi, k)]) for k in range(len(self.quantiles_))
         ]
         degrees = np.minimum(ours.degrees, theirs.degrees)
-        return test_contrasts(
+        return compare_with_zero(
             ours.centre(Phi) - theirs.centre(Psi), deviations, degrees, self.quantiles_, one_sign=True
         )
 
@@ -161,22 +164,23 @@ class InferenceMixin:
             )
 
     def _estimate_inference(
-        self, levels: Array, data: FitData, plan: FitPlan, solution: Solution
+        self, levels: Array, data: FitData, plan: FitPlan, solution: Solution, options: InferenceOptions = OPTIONS
     ) -> CurveInference | None:
-        """Covariance of the curves, or None if it was not asked for, or if the solver was stopped."""
+        """Covariance of the curves, or None if it was not asked for, or if the solver was stopped.
+
+        `options` are others than the default in simulations only.
+        """
         if not self.inference or solution.stopped_by is not None:
             return None
         rows, centre, result = data.summary.source, data.summary.centre, solution.result
         fit = estimate_inference(
-            solution.feature_map,
-            rows.X,
+            TrainingFeatures(solution.feature_map, rows.X, rows.share()),
             rows.y,
-            rows.share(),
-            result.coef,
-            result.intercept - centre,
+            replace(result, intercept=result.intercept - centre),
             levels,
             plan.alpha,
             fit_intercept=bool(self.fit_intercept),
+            options=options,
         )
         return replace(fit, intercept=fit.intercept + centre)
 
@@ -198,6 +202,8 @@ class InferenceMixin:
                 "Give some rows in memory, such as a grid."
             )
         rows = check_rows(self, X)
+        if not len(rows):
+            raise ValueError("Bands and tests need at least one row; X has none.")
         warn_if_extrapolating(self, rows)
         return rows
 
@@ -223,7 +229,7 @@ def _encoded_places(model: Any, column: int | str) -> NDArray[np.intp]:
         names, widths = encoder.inputs, [len(one.names) for one in encoder.columns_]
     if isinstance(column, str) and column in names:
         place = names.index(column)
-    elif not isinstance(column, str | bool) and 0 <= column < len(names):
+    elif isinstance(column, Integral) and not isinstance(column, bool) and 0 <= column < len(names):
         place = int(column)
     else:
         raise ValueError(f"column must be one of {', '.join(names)}, or a position below {len(names)}; got {column!r}.")

@@ -28,7 +28,7 @@ from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_output
 from quernel.estimators.validation import check_rows, refuse_large, refuse_missing
 from quernel.estimators.warm_start import WarmStart, warm_start_state
 from quernel.estimators.warnings import print_progress, reset_warning, warn_if_extrapolating, warn_not_converged
-from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, RandomFeatures
+from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, RandomFeatures, TrendFeatures
 from quernel.kernels import Kernel, Linear, resolve
 from quernel.losses import Loss
 from quernel.objective import NotFiniteError
@@ -240,10 +240,11 @@ class KernelEstimator(BaseEstimator):
                 feature_map = draw_features(self, plan, summary) if start.feature_map is None else start.feature_map
                 checkpoint = start.open_checkpoint(self, data, plan, feature_map)
                 kwargs = start.solver_kwargs(checkpoint)
+                if constraints is not None:
+                    kwargs["constraints"] = constraints = constraints.use(feature_map)
+                    feature_map = constraints.feature_map
                 if points is not None:
                     kwargs["points"] = feature_map.transform(points)
-                if constraints is not None:
-                    kwargs["constraints"] = replace(constraints, feature_map=feature_map)
                 float32 = self.dtype == "float32" and plan.features != "columns"
                 solution = solve_on_features(task, summary, feature_map, float32=float32, **kwargs)
                 return solution.explain_stop(stop)
@@ -330,10 +331,15 @@ class KernelEstimator(BaseEstimator):
         A Nystroem map is reduced to what `predict` needs, the landmarks P and  c = V D^(-1/2) u  with
         K(P, P) = V D V',  so that  phi(x)'u = k(x, P) c.
         """
-        if not isinstance(state.get("feature_map_"), Nystroem):
+        trends = state.get("feature_map_")
+        feature_map = trends.base if isinstance(trends, TrendFeatures) else trends
+        if not isinstance(feature_map, Nystroem):
             return state
+        M = feature_map.n_components_
         with single_threaded_blas(0, 0):  # as in predict, for identical rounding
-            feature_map, coef = LandmarkPredictor.from_nystroem(state["feature_map_"], state["coef_"])
+            feature_map, coef = LandmarkPredictor.from_nystroem(feature_map, state["coef_"][:M])
+        if isinstance(trends, TrendFeatures):
+            feature_map, coef = trends.on(feature_map), np.vstack([coef, state["coef_"][M:]])
         no_fit = {"_fitted_as": ""}  # a warm start needs the full feature map
         return state | {"feature_map_": feature_map, "coef_": coef} | no_fit
 

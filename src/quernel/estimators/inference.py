@@ -19,8 +19,13 @@ of their covariance (`CurveInference.factor`), without returning to the rows.
 
 **Density.** f(x) = c / s(x): s is a smooth spread of y around its conditional centre, and c the density at 0 of
 residuals over s. Residuals of training rows are too small, so c is that of leave-one-out residuals, by one Newton step
-back: r_i + a_i (tau - 1{r_i < 0}) / (1 - f_i a_i), a_i = w_i psi_i' H_K^-1 psi_i / W. It is a kernel estimate of known
-relative variance v, and deviations are taken as Student's with 1 / (2 v) degrees of freedom instead of normal.
+back with the row's dual d_i: r_i + a_i d_i / (1 - f_i a_i), a_i = w_i psi_i' H_K^-1 psi_i / W. Their law is that of y
+given x, widened by the error of the curve and by the kernel of the density estimate; both are undone to second order
+(`density_at_zero`). A bias of c of 4 % hardly matters at one point, but changes the probability that the largest of
+many deviations exceeds its bound from 5 to 8 %.
+
+**Degrees of freedom.** c has a known relative variance v, and standard errors change as c^-e; deviations are taken as
+Student's with 1 / (2 e^2 v) degrees of freedom instead of normal.
 
 Features are centred by their means under the weights w / s; the intercept then separates from the rest of H, and one
 eigendecomposition per level serves all c.
@@ -29,7 +34,7 @@ eigendecomposition per level serves all c.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +44,7 @@ from scipy.special import stdtrit
 from scipy.stats import rankdata
 
 from quernel._threads import blocks, single_threaded_blas
+from quernel.solvers.result import Result
 
 Array = NDArray[np.floating]
 
@@ -47,17 +53,22 @@ Array = NDArray[np.floating]
 class InferenceOptions:
     """Constants of confidence bands, chosen on simulations with other seeds than those of docs/bands.md."""
 
-    corrections: int = 7  # K: times that the shrinkage is added back; more widen the band and lower its bias
+    corrections: int = 15  # K: times that the shrinkage is added back; more widen the band and lower its bias
     rounds: int = 3  # fixed-point iterations of the density c
     density_rows: int = 8_000  # rows whose leave-one-out residuals determine c
     ridges: tuple[float, ...] = tuple(10.0 ** np.arange(-7.0, 1.0))  # of the spread, relative to the largest eigenvalue
     df_factor: float = 1.4  # of generalised cross-validation: above 1, smoother (Kim and Gu 2004)
     winsor: float = 8.0  # robust standard deviations at which residuals are winsorized before the spread is fitted
     min_root: float = 0.3  # smallest root of the spread, as a share of its median
-    max_leverage: float = 0.9
+    max_leverage: float = 0.9  # of a row, where it is left out
+    density_width: float = 0.9  # bandwidth of the density, in robust standard deviations times n^(-1/9)
+    max_fitted: float = 0.9  # degrees of freedom of a fit per row, above which there is no inference
+    min_factor: float = 0.3  # of the two in the correction of that density: bounds it where errors are huge
+    min_elasticity: float = 0.1  # smallest e of standard errors ~ c^-e, where nearly nothing is fitted
     negligible: float = 1e-4  # share of a coordinate that is fitted, below which it is dropped from the covariance
     draws: int = 2_000  # of the largest deviation, for simultaneous bands and tests
     seed: int = 20_260_101  # of these draws: the same model and rows give the same band
+    column_rows: int = 60  # at which `test_column` looks: it needs the features of so many rows, squared
     cached_entries: int = 2**27  # of the matrix of features, up to which it is stored
 
 
@@ -71,7 +82,7 @@ class CurveTest:
     Attributes
     ----------
     statistic : ndarray of shape (q,), largest |estimate / standard error| over the rows
-    pvalue : ndarray of shape (q,), at least 1 / (draws + 1); not of the statistic alone, see `test_contrasts`
+    pvalue : ndarray of shape (q,), at least 1 / (draws + 1); not of the statistic alone, see `compare_with_zero`
     quantiles : ndarray of shape (q,), the levels
     """
 
@@ -149,11 +160,12 @@ def largest_deviations(unit: Array, degrees: float) -> Array:
 
 def confidence_bounds(fit: CurveInference, Phi: Array, level: float, *, simultaneous: bool) -> Array:
     """Lower and upper ends of the bands of all curves at these rows, shape (m, q, 2)."""
-    centre, bounds = fit.centre(Phi), np.empty((*fit.centre(Phi).shape, 2))
+    centre = fit.centre(Phi)
+    bounds = np.empty((*centre.shape, 2))
     for k in range(centre.shape[1]):
         error, unit = standardise(fit.deviations(Phi, k))
         degrees = float(fit.degrees[k])
-        if simultaneous and len(Phi):
+        if simultaneous:
             critical = float(np.quantile(largest_deviations(unit, degrees), level))
         else:
             critical = float(stdtrit(degrees, (1 + level) / 2))
@@ -162,7 +174,7 @@ def confidence_bounds(fit: CurveInference, Phi: Array, level: float, *, simultan
     return bounds
 
 
-def test_contrasts(
+def compare_with_zero(
     estimate: Array, deviations: list[Array], degrees: Array, quantiles: Array, *, one_sign: bool
 ) -> CurveTest:
     """Test that contrasts (m, q), with covariance factors (m, k) and degrees of freedom per level, are all 0.
@@ -188,22 +200,25 @@ def test_contrasts(
     return CurveTest(statistic, pvalue, quantiles)
 
 
-test_contrasts.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
-
-
 class TrainingFeatures:
-    """Features of the training rows, block by block: stored if they are few, else computed in every pass."""
+    """Features of the training rows, block by block: stored if they are few, else computed in every pass.
 
-    def __init__(self, feature_map: Any, X: ArrayLike) -> None:
-        self.feature_map, self.X = feature_map, X
-        self.n_rows, self.n_features = len(np.asarray(X)), feature_map.n_components_
-        self.spans = list(blocks(self.n_rows, self.n_features))
-        few = self.n_rows * self.n_features <= OPTIONS.cached_entries
+    `share` are the normalized weights (n,) of the rows.
+    """
+
+    def __init__(self, feature_map: Any, X: ArrayLike, share: Array) -> None:
+        self.feature_map, self.X, self.share = feature_map, np.asarray(X), share
+        self.n_features = feature_map.n_components_
+        self.spans = list(blocks(len(self.X), self.n_features))
+        few = len(self.X) * self.n_features <= OPTIONS.cached_entries
         self._stored = [self.take(span) for span in self.spans] if few else None
+        self.moments = self.gram(share)
+        some = slice(None, None, -(-len(self.X) // OPTIONS.density_rows))
+        self.sample = some, self.take(some)  # for the density
 
-    def take(self, rows: Any) -> Array:
+    def take(self, rows: slice) -> Array:
         """Features of some rows, (m, M)."""
-        return self.feature_map.transform(np.asarray(np.asarray(self.X)[rows], dtype=float))
+        return self.feature_map.transform(np.asarray(self.X[rows], dtype=float))
 
     def __iter__(self) -> Iterator[tuple[slice, Array]]:
         for k, span in enumerate(self.spans):
@@ -218,6 +233,12 @@ class TrainingFeatures:
             mean += weight[span] @ Phi
         return total, mean, gram
 
+    def score_moments(self) -> Array:
+        """Sum of share^2 psi psi' with psi = (phi, 1), shape (M + 1, M + 1)."""
+        equal = np.ptp(self.share) == 0
+        total, mean, gram = (self.share[0] * part for part in self.moments) if equal else self.gram(self.share**2)
+        return np.block([[gram, mean[:, None]], [mean, np.full((1, 1), total)]])
+
     def correlate(self, values: Array) -> Array:
         """Phi' values, shape (M, q)."""
         return np.sum([Phi.T @ values[span] for span, Phi in self], axis=0)
@@ -228,12 +249,9 @@ class TrainingFeatures:
 
 
 def estimate_inference(
-    feature_map: Any,
-    X: Array,
+    features: TrainingFeatures,
     y: Array,
-    share: Array,
-    coef: Array,
-    intercept: Array,
+    result: Result,
     levels: Array,
     alpha: float,
     *,
@@ -244,39 +262,34 @@ def estimate_inference(
 
     Parameters
     ----------
-    feature_map : fitted map with `transform`
-    X, y, share : training rows (n, d), targets (n,), normalized weights (n,)
-    coef, intercept, levels : the solution (M, q), (q,) at the levels (q,)
+    features, y : features and targets (n,) of the training rows
+    result, levels : the solution, with its duals (n, q), at the levels (q,)
     alpha, fit_intercept : ridge weight, and whether there is an intercept
     options : constants, others than the default in simulations only
     """
     with single_threaded_blas(0, 0):
-        features = TrainingFeatures(feature_map, X)
-        residual = y[:, None] - features.predict(coef) - intercept
-        spread = smooth_spread(features, residual, share)
-        scores = features.gram(share**2)
-        fits = [
-            _Level(
-                options, features, spread[:, k], residual[:, k], share, float(level), alpha, fit_intercept, coef[:, k]
-            )
-            for k, level in enumerate(levels)
-        ]
+        residual = y[:, None] - features.predict(result.coef) - result.intercept
+        spread = smooth_spread(features, residual)
+        scores = features.score_moments()
+        fits = []
+        for k, level in enumerate(levels):
+            curve = Curve(float(level), result.coef[:, k], residual[:, k], result.dual[:, k], spread[:, k])
+            fits.append(_Level(features, curve, alpha, fit_intercept, options))
         parts = [fit.finish(scores) for fit in fits]
     rank = max(factor.shape[1] for _, _, factor in parts)
-    factor = np.stack([np.pad(part[2], ((0, 0), (0, rank - part[2].shape[1]))) for part in parts])
-    new_coef = np.stack([part[0] for part in parts], axis=1)
-    degrees = np.array([1 / (2 * fit.density_variance) for fit in fits])
-    return CurveInference(new_coef, intercept + np.array([part[1] for part in parts]), factor, degrees)
+    factor = np.stack([np.pad(factor, ((0, 0), (0, rank - factor.shape[1]))) for _, _, factor in parts])
+    coef = np.stack([coef for coef, _, _ in parts], axis=1)
+    intercept = result.intercept + np.array([move for _, move, _ in parts])
+    return CurveInference(coef, intercept, factor, np.array([fit.degrees() for fit in fits]))
 
 
-def smooth_spread(features: TrainingFeatures, residual: Array, share: Array) -> Array:
+def smooth_spread(features: TrainingFeatures, residual: Array) -> Array:
     """Spread of y given x at each row, (n, q), up to a factor: squared ridge fit of the root of |r - its centre|.
 
     The centre is a ridge fit of the residuals. Spreads around the curve itself would be small where the curve is too
     far inside, and the band too narrow just there. Roots keep heavy tails from deciding.
     """
-    _, mean, gram = features.gram(share)
-    ridge = _Ridge(features, share, mean, gram - np.outer(mean, mean))
+    ridge = _Ridge(features)
     centre = np.median(residual, axis=0)
     width = OPTIONS.winsor * 1.4826 * np.median(np.abs(residual - centre), axis=0)
     inside = np.clip(residual, centre - width, centre + width)
@@ -287,30 +300,45 @@ def smooth_spread(features: TrainingFeatures, residual: Array, share: Array) -> 
 class _Ridge:
     """Ridge regressions on the features, with an intercept; the ridge weight by generalised cross-validation."""
 
-    def __init__(self, features: TrainingFeatures, share: Array, mean: Array, covariance: Array) -> None:
-        self.features, self.share, self.mean = features, share, mean
-        self.size = 1 / np.sum(share**2)  # Kish's effective number of rows
-        eigenvalues, self.basis = eigh(covariance)
+    def __init__(self, features: TrainingFeatures) -> None:
+        self.features = features
+        _, self.mean, gram = features.moments
+        eigenvalues, self.basis = eigh(gram - np.outer(self.mean, self.mean))
         self.eigenvalues = np.maximum(eigenvalues, 0.0)
 
     def smooth(self, values: Array) -> Array:
         """Fitted values (n, q) of the columns of values (n, q)."""
-        level = self.share @ values
-        slope = self.basis.T @ (
-            self.features.correlate(self.share[:, None] * values) - np.outer(self.mean, level)
-        )  # (M, q)
-        total = self.share @ (values - level) ** 2
+        share = self.features.share
+        size = 1 / np.sum(share**2)  # Kish's effective number of rows
+        level = share @ values
+        total = share @ (values - level) ** 2
+        slope = self.basis.T @ (self.features.correlate(share[:, None] * values) - np.outer(self.mean, level))  # (M, q)
         w, best, chosen = self.eigenvalues[:, None], np.full(values.shape[1], np.inf), np.zeros_like(slope)
         for ridge in np.array(OPTIONS.ridges) * max(float(w.max()), np.finfo(float).tiny):
             df = OPTIONS.df_factor * (1 + np.sum(w / (w + ridge)))
-            if df > self.size / 2:
+            if df > size / 2:
                 continue
             coef = slope / (w + ridge)
-            loss = (total - np.sum(coef * (2 * slope - w * coef), axis=0)) / (1 - df / self.size) ** 2
+            loss = (total - np.sum(coef * (2 * slope - w * coef), axis=0)) / (1 - df / size) ** 2
             better = loss < best
             best, chosen = np.where(better, loss, best), np.where(better, coef, chosen)
         coef = self.basis @ chosen
         return self.features.predict(coef) + (level - self.mean @ coef)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The fit of one level: coefficients (M,), and residuals, duals and spread of y at the training rows (n,)."""
+
+    tau: float
+    coef: Array
+    residual: Array
+    dual: Array
+    spread: Array
+
+    def take(self, rows: slice) -> Curve:
+        """The same curve at some of the rows."""
+        return replace(self, residual=self.residual[rows], dual=self.dual[rows], spread=self.spread[rows])
 
 
 class _Level:
@@ -320,80 +348,105 @@ class _Level:
     density_variance: float
 
     def __init__(
-        self,
-        options: InferenceOptions,
-        features: TrainingFeatures,
-        spread: Array,
-        residual: Array,
-        share: Array,
-        tau: float,
-        alpha: float,
-        fit_intercept: bool,
-        coef: Array,
+        self, features: TrainingFeatures, curve: Curve, alpha: float, fit_intercept: bool, options: InferenceOptions
     ) -> None:
-        self.options = options
-        self.tau, self.alpha, self.coef, self.fit_intercept = tau, alpha, coef, fit_intercept
-        self.mass, self.mean, gram = features.gram(share / spread)
-        self.mean = self.mean / self.mass if fit_intercept else np.zeros_like(self.mean)
+        self.curve, self.alpha, self.fit_intercept, self.options = curve, alpha, fit_intercept, options
+        self.coin = curve.tau * (1 - curve.tau)  # variance of 1{y < q(x)}
+        self.mass, mean, gram = features.gram(features.share / curve.spread)
+        self.mean = mean / self.mass if fit_intercept else np.zeros_like(mean)
         eigenvalues, self.basis = eigh(gram - self.mass * np.outer(self.mean, self.mean))
-        self.eigenvalues, self.share = np.maximum(eigenvalues, 0.0), share
-        self.coordinates = self.basis.T @ coef
-        step = -(-len(residual) // self.options.density_rows)
-        some = slice(None, None, step)
-        Z = (features.take(some) - self.mean) @ self.basis
-        self._fit_density(Z, residual[some], spread[some], share[some])
+        self.eigenvalues = np.maximum(eigenvalues, 0.0)
+        self.coordinates = self.basis.T @ curve.coef
+        some, Phi = features.sample
+        Z = (Phi - self.mean) @ self.basis
+        concentration = float(np.sum(features.share**2))
+        self._fit_density(Z, curve.take(some), features.share[some], concentration)
+        if self._filters()[0].sum() > options.max_fitted / concentration:
+            raise ValueError(
+                f"inference=True: at level {curve.tau:g} the fit passes through nearly all of the {len(features.X)} "
+                "rows, which leaves nothing to estimate its error from. Give a larger alpha or more rows, or leave "
+                "inference out."
+            )
 
     def _filters(self) -> tuple[Array, Array]:
-        """Factors (M,) of the coordinates of u that correct their shrinkage, and the diagonal of H_K^-1."""
+        """Share of each coordinate of u that is fitted (M,), before and after the correction of the shrinkage."""
         hessian = self.density * self.eigenvalues + 2 * self.alpha
         fitted = np.clip(self.density * self.eigenvalues / hessian, 1e-300, 1 - 1e-15)
-        corrected = -np.expm1((self.options.corrections + 1) * np.log1p(-fitted)) / fitted
-        return corrected, corrected / hessian
+        return fitted, -np.expm1((self.options.corrections + 1) * np.log1p(-fitted))
 
-    def _fit_density(self, Z: Array, residual: Array, spread: Array, share: Array) -> None:
-        """Density c at 0 of leave-one-out residuals over their spread, a fixed point, for H itself depends on it."""
-        weight = share / share.sum()
-        self.density, self.density_variance = density_at_zero(residual / spread, weight)
+    def _fit_density(self, Z: Array, curve: Curve, share: Array, concentration: float) -> None:
+        """Density c at 0 of leave-one-out residuals over their spread, a fixed point, for H itself depends on it.
+
+        `concentration` is the sum of share^2 over all rows, 1 / n without weights.
+        """
+        weight, squares = share / share.sum(), Z**2
+        self.density, self.density_variance = density_at_zero(curve.residual / curve.spread, weight)
         for _ in range(self.options.rounds):
-            corrected, inverse = self._filters()
-            moved = residual - Z @ ((corrected - 1) * self.coordinates)
-            pull = share * (Z**2 @ inverse + self.fit_intercept / (self.density * self.mass))
-            leverage = np.minimum(pull * self.density / spread, self.options.max_leverage)
-            left_out = moved + pull * (self.tau - (moved < 0)) / (1 - leverage)
-            self.density, self.density_variance = density_at_zero(left_out / spread, weight)
+            fitted, corrected = self._filters()
+            inverse = corrected / (fitted * (self.density * self.eigenvalues + 2 * self.alpha))  # diagonal of H_K^-1
+            moved = curve.residual - Z @ ((corrected / fitted - 1) * self.coordinates)
+            lever, error = (squares @ np.column_stack([inverse, inverse**2 * self.eigenvalues])).T
+            pull = share * (lever + self.fit_intercept / (self.density * self.mass))
+            leverage = np.minimum(pull * self.density / curve.spread, self.options.max_leverage)
+            left_out = moved + pull * curve.dual / (1 - leverage)
+            # Variance of the curve, with Cov(S) as if the spread were the same everywhere, over the spread squared.
+            error = error + self.fit_intercept / (self.density**2 * self.mass)
+            error *= self.coin * concentration / curve.spread
+            self.density, self.density_variance = density_at_zero(left_out / curve.spread, weight, error)
 
-    def finish(self, scores: tuple[float, Array, Array]) -> tuple[Array, float, Array]:
+    def degrees(self) -> float:
+        """Degrees of freedom of deviations over their standard errors.
+
+        Where little of a coordinate is fitted its variance hardly depends on c, and neither does its standard error.
+        """
+        fitted, corrected = self._filters()
+        slope = (self.options.corrections + 1) * (1 - fitted) ** (self.options.corrections + 1) * fitted
+        elasticity = float(1 - corrected @ slope / (corrected @ corrected + self.fit_intercept))
+        return 1 / (2 * max(elasticity, self.options.min_elasticity) ** 2 * self.density_variance)
+
+    def finish(self, scores: Array) -> tuple[Array, float, Array]:
         """Corrected coefficients (M,), what is added to the intercept, and the factor (M + 1, k) of the covariance.
 
-        `scores` are the sums of share^2, share^2 phi and share^2 phi phi'.
+        `scores` is the sum of share^2 psi psi', (M + 1, M + 1).
         """
-        corrected, inverse = self._filters()
-        kept = inverse * self.density * self.eigenvalues > self.options.negligible
-        move = self.basis[:, kept] @ ((corrected[kept] - 1) * self.coordinates[kept])
-        total, first, second = scores
-        across = self.basis[:, kept].T @ (first - total * self.mean)
-        centred = second - np.outer(first, self.mean) - np.outer(self.mean, first - total * self.mean)
-        inner = self.basis[:, kept].T @ centred @ self.basis[:, kept]
-        covariance = np.block([[inner, across[:, None]], [across[None], np.array([[total]])]])
-        direction = np.vstack([self.basis[:, kept] * inverse[kept], np.zeros((1, int(kept.sum())))])
-        direction[-1] = -self.mean @ direction[:-1]
-        constant = np.r_[np.zeros(len(self.mean)), 1 / (self.density * self.mass)]
-        if self.fit_intercept:
-            direction = np.column_stack([direction, constant])
-        else:
-            covariance = covariance[:-1, :-1]
-        values, vectors = eigh(self.tau * (1 - self.tau) * covariance)
-        factor = direction @ (vectors * np.sqrt(np.maximum(values, 0.0)))
-        return self.coef + move, float(-self.mean @ move), factor
+        fitted, corrected = self._filters()
+        kept = corrected > self.options.negligible
+        basis = self.basis[:, kept]
+        move = basis @ ((corrected[kept] / fitted[kept] - 1) * self.coordinates[kept])
+        # Columns: the kept coordinates of centred features, and the intercept; H_K is diagonal there.
+        axes = np.block([[basis, np.zeros((len(basis), 1))], [-self.mean @ basis, np.ones((1, 1))]])
+        inverse = np.r_[corrected[kept] / self.eigenvalues[kept], 1 / self.mass] / self.density
+        if not self.fit_intercept:
+            axes, inverse = axes[:, :-1], inverse[:-1]
+        values, vectors = eigh(self.coin * (axes.T @ scores @ axes))
+        factor = (axes * inverse) @ (vectors * np.sqrt(np.maximum(values, 0.0)))
+        return self.curve.coef + move, float(-self.mean @ move), factor
 
 
-def density_at_zero(values: Array, weight: Array) -> tuple[float, float]:
-    """Density at 0 of values (m,), by a normal kernel of Silverman's bandwidth, and its relative variance."""
+def density_at_zero(values: Array, weight: Array, error: Array | float = 0.0) -> tuple[float, float]:
+    """Density at 0 of values (m,) measured with errors of variance `error`, and its relative variance.
+
+    Local likelihood with a quadratic logarithm (Loader 1996; Hjort and Jones 1996): the kernel widens the law of the
+    values, their errors do so further, and for a law that is locally normal both are undone exactly. A plain kernel
+    estimate is too low where the law is peaked, as at the median, and too high in its tails.
+    """
     order = np.argsort(values)
     cumulated = np.cumsum(weight[order])
     low, high = values[order][np.minimum(np.searchsorted(cumulated, [0.25, 0.75]), len(values) - 1)]
     deviation = np.sqrt(np.sum(weight * (values - weight @ values) ** 2))
     scale = min(deviation, (high - low) / 1.349) or deviation
-    width = 1.06 * scale * np.sum(weight**2) ** 0.2
-    density = float(weight @ np.exp(-0.5 * (values / width) ** 2)) / (width * np.sqrt(2 * np.pi))
-    return density, float(np.sum(weight**2) / (2 * np.sqrt(np.pi) * width * density))
+    concentration = float(np.sum(weight**2))  # 1 / n without weights
+    width = OPTIONS.density_width * scale * concentration ** (1 / 9)
+    u = values / width
+    near = weight * np.exp(-0.5 * u**2)
+    plain = float(near.sum())
+    near = near / plain
+    mean, widened = float(near @ u), 1 + float(near @ np.broadcast_to(error, u.shape)) / width**2
+    # The precision of the locally normal law, in units of the width, and what is left of 1 once it is widened.
+    precision = 1 - float(near @ (u - mean) ** 2)
+    left = max(1 - widened * precision, OPTIONS.min_factor)
+    slope = max(float(np.exp(-0.5 * widened * mean**2 / left)), OPTIONS.min_factor)
+    density = plain / (width * np.sqrt(2 * np.pi * left)) * slope
+    # To first order this is the kernel K - a K'', a = widened / 2, of roughness (1 + a + 3/4 a^2) / (2 sqrt(pi)).
+    a = 0.5 * widened
+    return density, concentration * (1 + a + 0.75 * a**2) / (2 * np.sqrt(np.pi) * width * density)

@@ -112,7 +112,7 @@ class QuantileFunction:
         if len(outside):
             raise ValueError(
                 f"Level {outside[0]:g} is outside the fitted range [{low:g}, {high:g}], and quernel does not "
-                "extrapolate. Fit with levels that enclose it, or a KernelQuantileRegressor with tails='pareto'."
+                "extrapolate. Fit with levels that enclose it, or with tails='pareto'."
             )
         return self.clipped_at(wanted)
 

@@ -16,7 +16,7 @@ from quernel._validation import check_choice, check_share
 from quernel.estimators.bands import InferenceMixin
 from quernel.estimators.base import CALIBRATING, KernelEstimator
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
-from quernel.estimators.levels import DistributionMixin, QuantileFunction, rearrange
+from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
 from quernel.estimators.shapes import (
     build_constraints,
@@ -28,17 +28,18 @@ from quernel.estimators.shapes import (
     read_shapes,
 )
 from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, evaluate_outputs, feature_error
-from quernel.estimators.tails import attach_tails, check_tail_level, choose_tail_levels, fit_tails
+from quernel.estimators.tail_fit import fit_kernel_tails
+from quernel.estimators.tails import TailLevels, TailsMixin, name_side
 from quernel.estimators.validation import check_levels, check_rows
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
-from quernel.estimators.warnings import warn_if_alpha_is_level
+from quernel.estimators.warnings import warn_if_alpha_is_level, warn_tails_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
 from quernel.solvers import NONCROSSING, SHAPED, SHAPED_NONCROSSING, Solver
 from quernel.solvers.noncrossing.problem import crossing_tolerance
-from quernel.solvers.progress import enter_stage
+from quernel.solvers.progress import SOLVING, enter_stage
 from quernel.theory.kernel_gap import KernelGap
 from quernel.tuning.alpha import auto_alpha
 from quernel.tuning.data_summary import NEAR, DataSummary, snap_to_point_masses
@@ -48,11 +49,13 @@ Array = NDArray[np.floating]
 
 # Rows on which `crossing_rate_` is estimated: its standard error is then 0.004 at most, and 0.001 for a rate of 0.02.
 CROSSING_ROWS = 20_000
+# Stage of the tails: four fits on most of the rows, at least; so long in comparison to the solver.
+FITTING_TAILS, TAILS_SHARE = "fitting the tails", 4.0
 # Levels that cross by less than this, relative to the robust scale of y, do so by rounding error and are not counted.
 ROUNDING = 1e-10
 
 
-class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin, KernelEstimator):
+class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, KernelEstimator):
     """Kernel quantile regression with random features, for several quantile levels at once.
 
     For every level tau it minimises
@@ -180,8 +183,9 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         What is beyond the outermost levels. None: nothing is known, and other levels are refused. "pareto": a
         generalised Pareto law whose scale depends on x, so that `predict` has any level, such as 0.999, `predict_cdf`,
         `sample` and `crps` have tails, and `predict_expected_shortfall` exists (docs/tails.md). It needs rows in memory
-        and at least 50 of them beyond an outer level; print `upper_tail_`. `max_seconds` does not limit it,
-        and there is none with shapes.
+        and at least 50 of them beyond an outer level; print `upper_tail_`. A side on which more than a tenth of what is
+        beyond the level is one value of y, as of grades or capped values, has none, with a warning; none is fitted with
+        shapes. A fit that reaches `max_seconds` has tails of a simpler scale.
     tail_level : float or "auto", default="auto"
         With tails, the fitted level from which on there is a tail, 0.8 or more; the lower tail begins at 1 minus it if
         that is fitted. Fitted levels beyond it are predicted by the tail, unless ``noncrossing=None``. "auto" is, on
@@ -202,7 +206,7 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         What `predict` adds to each level before levels are sorted, in units of y; see `recalibrate`. Predictions at a
         point mass of y stay there.
     lower_tail_, upper_tail_ : ParetoTail or None
-        With ``tails="pareto"``, the tails: level, shape with its standard error, kind, scale; print them.
+        With ``tails="pareto"``, the tails: level, shape with its interval, kind, scale; print them.
     alpha_ : float
         The ridge weight used.
     alpha_choice_ : AlphaChoice or None
@@ -267,9 +271,6 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
     >>> bool(model.duality_gap_.max() <= 1e-6)
     True
     """
-
-    tails: str | None = None  # so that files of models without them can be read
-    tail_level: float | str = "auto"
 
     def __init__(
         self,
@@ -368,7 +369,7 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
         self._check_inference(data)
-        tail_levels = self._choose_tails(levels, data)
+        tail_levels = self._choose_tail_levels(levels, data.summary.source)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         constraints = None if shapes is None else build_constraints(shapes, data.rows.X)
         solver = self._joint_solver()
@@ -380,29 +381,21 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             own = self._describe_levels(levels, single, data, plan, solution)
             if shapes is not None:
                 own |= describe_shapes(shapes, data.rows.X, levels, self.noncrossing, solution, own)
-        own |= self._fit_tails(tail_levels, levels, data, plan, solution)
+            own |= self._fit_tails(tail_levels, data, plan, solution, budget)
         return self._store(data, plan, solution, start, **own)
 
-    def _choose_tails(self, levels: Array, data: FitData) -> tuple[float | None, float | None] | None:
-        """Levels at which the lower and the upper tail begin, or None without tails."""
-        if self.tails is None:
-            return None
-        given = None if isinstance(self.tail_level, str) else float(self.tail_level)
-        return choose_tail_levels(levels, data.summary.n_rows, given)
-
     def _fit_tails(
-        self,
-        tail_levels: tuple[float | None, float | None] | None,
-        levels: Array,
-        data: FitData,
-        plan: FitPlan,
-        solution: Solution,
+        self, tail_levels: TailLevels | None, data: FitData, plan: FitPlan, solution: Solution, budget: TimeBudget
     ) -> dict[str, Any]:
         """Fitted attributes of the tails; none without tails."""
         if tail_levels is None:
             return {}
-        feature_map, intercept = solution.feature_map, bool(self.fit_intercept)
-        tails = fit_tails(data.summary.source, levels, tail_levels, feature_map, plan, intercept, self.tol)
+        enter_stage(FITTING_TAILS)
+        levels, source = check_levels(self.quantiles)[0], data.summary.source
+        with budget.finishing(solution) as stop:
+            tails = fit_kernel_tails(source, levels, tail_levels, plan, solution, bool(self.fit_intercept), self.tol)
+            reason = solution.stopped_by or stop.reason
+        warn_tails_stopped(reason)
         return dict(zip(("lower_tail_", "upper_tail_"), tails, strict=True))
 
     def _describe_levels(
@@ -488,9 +481,9 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         check_is_fitted(self)
         check_share("coverage", coverage)
         tail = (1 - coverage) / 2
-        low, high = self.quantiles_.min(), self.quantiles_.max()
-        if self.tails is not None:
-            low, high = 0.0 if self.lower_tail_ else low, 1.0 if self.upper_tail_ else high
+        sides = {name_side(one.level) for one in self._attached_tails()}
+        low = 0.0 if "lower" in sides else self.quantiles_.min()
+        high = 1.0 if "upper" in sides else self.quantiles_.max()
         widest = 1 - 2 * max(low, 1 - high)
         if widest <= 0:
             raise ValueError(
@@ -505,22 +498,6 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             )
         bounds = self.predict(X, quantiles=[tail, 1 - tail])
         return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
-
-    @blockwise
-    def predict_expected_shortfall(self, X: Any, level: float = 0.975) -> Array:
-        """Mean of y beyond its quantile at a level, shape (n,): above it for 0.5 or more, below it for less.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d), or as in `predict`
-        level : float, default=0.975
-            Strictly between 0 and 1. It needs ``tails="pareto"``, and a tail on the side of the level.
-        """
-        check_is_fitted(self)
-        check_share("level", level)
-        if self.tails is None:
-            raise ValueError("The expected shortfall depends on the tails: fit with tails='pareto'.")
-        return self._distribution(check_rows(self, X)).mean_beyond(float(level))
 
     def kernel_gap(
         self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, similarity_only: bool = False
@@ -576,8 +553,7 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
                 "change the law of the curves where levels touch. Use noncrossing='rearrange'."
             )
         check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
-        check_choice("tails", self.tails, (None, "pareto"))
-        check_tail_level(self.tail_level)
+        self._check_tails()
         if self.noncrossing == "joint" and (self.solver != "newton" or self.dtype != "float64"):
             raise ValueError(
                 "noncrossing='joint' is for solver='newton' and dtype='float64' only; got "
@@ -593,6 +569,10 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
             yield f"tails={self.tails!r}", "tails=None"
         if has_shapes(self):
             yield "A shape (monotone, convex, lower or upper)", "no such constraint"
+
+    def _estimate_stages(self, summary: DataSummary, loss: Loss) -> dict[str, float]:
+        stages = super()._estimate_stages(summary, loss)
+        return stages if self.tails is None else stages | {FITTING_TAILS: TAILS_SHARE * stages[SOLVING]}
 
     def _default_alpha(self, summary: DataSummary, loss: Loss) -> float:  # noqa: ARG002
         return auto_alpha(summary.target_scale, summary.n_distinct)
@@ -639,8 +619,8 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
 
     def _curves(self, X: Array) -> Array:
         """Predictions at the fitted levels, (n, q), in their given order; sorted unless `noncrossing` is None."""
-        tails = (self.lower_tail_, self.upper_tail_) if self.tails is not None and self.noncrossing is not None else ()
-        if any(tail is not None and tail.covers(self.quantiles_).any() for tail in tails):
+        tails = [] if self.noncrossing is None else self._attached_tails()
+        if any(tail.covers(self.quantiles_).any() for tail in tails):
             return self._distribution(X).at(self.quantiles_)
         curves = self._predict_raw(X)
         return curves if self.noncrossing is None else rearrange(curves, self.quantiles_, self._failed_levels())
@@ -653,8 +633,7 @@ class KernelQuantileRegressor(InferenceMixin, DistributionMixin, RegressorMixin,
         """Conditional quantile functions of the rows: ascending levels, sorted quantiles."""
         order = np.argsort(self.quantiles_)
         curves = rearrange(self._predict_raw(X), self.quantiles_, self._failed_levels())
-        fitted = QuantileFunction(self.quantiles_[order], curves[:, order])
-        return fitted if self.tails is None else attach_tails(fitted, X, self.lower_tail_, self.upper_tail_)
+        return self._attach_tails(QuantileFunction(self.quantiles_[order], curves[:, order]), X)
 
 
 def _evaluate_snapped(outputs: Callable[[Array], Array], masses: Array, near: float, X: Array) -> Array:

@@ -211,7 +211,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
         self._check_inference(data)
-        tail_levels = self._choose_tails(levels, data)
+        tail_levels = self._choose_tail_levels(levels, data.summary.source)
         points = self._check_points(noncrossing_points, data)
         self._refuse_size(data, kernel, loss)
         start = WarmStart(path=checkpoint)
@@ -223,7 +223,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
                 plan = plan_features(self, data.summary, loss, chosen)
             solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
             own = self._describe_levels(levels, single, data, plan, solution)
-        own |= self._fit_tails(tail_levels, levels, data, plan, solution)
+            own |= self._fit_tails(tail_levels, data, plan, solution, budget)
         return self._store(data, plan, solution, start, **own, **search)
 
     def _check_parameters(self) -> Kernel:

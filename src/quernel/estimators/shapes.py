@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
@@ -24,6 +25,7 @@ from scipy import sparse
 from quernel.estimators.inputs import FitData
 from quernel.estimators.levels import rearrange
 from quernel.estimators.solve import Solution, evaluate_outputs
+from quernel.features import TrendFeatures
 from quernel.features.sampling import hash_sample_indices
 from quernel.objective.centring import Centring
 from quernel.tables import TableEncoder
@@ -45,6 +47,7 @@ class GridOptions:
     # Elsewhere: rows, half of them with columns of other rows, and values between two neighbours of the grid.
     n_measured: int = 200
     n_between: int = 3
+    max_stored: int = 500_000_000  # bytes for the features of points; more are computed again when they are needed
 
 
 OPTIONS = GridOptions()
@@ -272,6 +275,7 @@ class ShapeConstraints:
     points : array of shape (P, d)
     combination : sparse matrix of shape (R, P), a
     target : array of shape (R,), e
+    shapes : Shapes, whose trends are the last features
     feature_map : fitted transformer, None until it is known
     centring : Centring, the coordinates of coefficients and curves
     """
@@ -279,6 +283,7 @@ class ShapeConstraints:
     points: Array
     combination: Any
     target: Array
+    shapes: Shapes
     feature_map: Any = None
     centring: Centring = field(default_factory=Centring)
 
@@ -287,22 +292,66 @@ class ShapeConstraints:
         """d = sum_p a_rp, which is 0, 1 or -1, (R,)."""
         return np.round(np.asarray(self.combination.sum(axis=1)).ravel())
 
+    @cached_property
+    def _features(self) -> Array | None:
+        """Features of the points (P, M), None if they would take too much memory."""
+        size = 8 * len(self.points) * self.feature_map.n_components_
+        return self.feature_map.transform(self.points) if size <= OPTIONS.max_stored else None
+
+    def _curves(self, coef: Array, intercept: Array) -> Array:
+        """Curves at the points, (P, q)."""
+        coef, intercept = self.centring.restore(coef, intercept)
+        if self._features is not None:
+            return self._features @ coef + intercept
+        return evaluate_outputs(self.feature_map, coef, intercept, self.feature_map.n_components_, self.points)
+
+    def use(self, feature_map: Any) -> ShapeConstraints:
+        """The constraints on curves of this feature map, to which a trend of every constrained column is added.
+
+        Trends have the shapes strictly, everywhere. Without them functions of a kernel that decays away from the rows
+        may have to be constant there, and are then held back by constraints that nobody sees.
+        """
+        if columns := self.shapes.columns:
+            monotone, convex = (
+                [int(one.get(j, 0)) for j in columns] for one in (self.shapes.monotone, self.shapes.convex)
+            )
+            feature_map = TrendFeatures(feature_map, columns, monotone, convex).fit(self.points)
+        return replace(self, feature_map=feature_map)
+
     def slack(self, coef: Array, intercept: Array) -> Array:
         """a f - e, (R, q), in units of y."""
-        coef, intercept = self.centring.restore(coef, intercept)
-        curves = evaluate_outputs(self.feature_map, coef, intercept, self.feature_map.n_components_, self.points)
-        return self.combination @ curves - self.target[:, None]
+        return self.combination @ self._curves(coef, intercept) - self.target[:, None]
 
     def rows(self, index: Index) -> tuple[Array, Array]:
         """(C, d) of shape (c, M + 1), and e (c,); rows that are differences have length 1."""
-        combination = self.combination[index]
-        used, constant = np.unique(combination.indices), self._constant[index]
-        features = self.centring.transform_features(self.feature_map.transform(self.points[used]))
-        rows = np.column_stack([combination[:, used] @ features, constant])
+        rows, constant = self._combine(index), self._constant[index]
         target = self.target[index] - constant * self.centring.target
         length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         scale = np.where((constant == 0) & (length > 0), 1 / np.maximum(length, 1e-300), 1.0)
-        return rows * scale[:, None], target * scale
+        return np.column_stack([rows * scale[:, None], constant]), target * scale
+
+    def _combine(self, index: Index) -> Array:
+        """C of some constraints, (c, M), in the coordinates of the coefficients."""
+        combination = self.combination[index]
+        used = np.unique(combination.indices)
+        features = self.feature_map.transform(self.points[used]) if self._features is None else self._features[used]
+        return combination[:, used] @ self.centring.transform_features(features)
+
+    def interior(self, constants: Array, scale: float) -> tuple[Array, Array]:
+        """Curves with slack in all constraints, if features allow it: coef (M, q) and intercept (q,).
+
+        Constants (q,), within the bounds, plus a multiple of the trends, in units of `scale`.
+        """
+        coef = np.zeros(self.feature_map.n_components_)
+        coef[len(coef) - len(self.shapes.columns) :] = 1.0
+        values = self._curves(coef[:, None], np.zeros(1))[:, 0] - self.centring.target
+        low, high = np.min(values, initial=0.0), np.max(values, initial=0.0)
+        sides = [np.max(self.target[self._constant == side], initial=-np.inf) for side in (1, -1)]
+        lower, upper = sides[0] - self.centring.target, -sides[1] - self.centring.target
+        size = min(scale, (upper - lower) / 4)
+        part = size / max(high - low, 1e-300) if high > low else 0.0
+        middle = np.clip(constants, lower + size, upper - size)
+        return np.outer(part * coef, np.ones(len(constants))), middle - part * (low + high) / 2
 
 
 class _Builder:
@@ -327,7 +376,7 @@ class _Builder:
         """Constraints  sign ((1 - part) f(low) + part f(high) - f(own)) >= 0:  the chord is above a convex curve."""
         self.add([low, high, own], [sign * (1 - part), sign * part, -sign])
 
-    def build(self) -> ShapeConstraints:
+    def build(self, shapes: Shapes) -> ShapeConstraints:
         """All constraints."""
         starts = np.cumsum([0, *(len(target) for _, _, target in self.parts)])
         rows = [
@@ -340,7 +389,8 @@ class _Builder:
         shape = (int(starts[-1]), self.n_points)
         entries = (np.concatenate(sizes), (np.concatenate(rows), np.concatenate(columns)))
         matrix = sparse.csr_matrix(entries, shape=shape)
-        return ShapeConstraints(np.concatenate(self.points), matrix, np.concatenate([one[2] for one in self.parts]))
+        points, target = np.concatenate(self.points), np.concatenate([one[2] for one in self.parts])
+        return ShapeConstraints(points, matrix, target, shapes)
 
 
 def build_constraints(shapes: Shapes, X: Array) -> ShapeConstraints:
@@ -361,7 +411,7 @@ def build_constraints(shapes: Shapes, X: Array) -> ShapeConstraints:
     for sign, bound in bounds:
         assert bound is not None
         builder.add([np.concatenate(inside)], [sign], sign * bound)
-    return builder.build()
+    return builder.build(shapes)
 
 
 def choose_grid(x: Array) -> Array:

@@ -27,7 +27,7 @@ from quernel.data import ArrayRows, DaskRows, InMemoryDesign, blocks, memory_bud
 from quernel.estimators.inputs import load_if_fits, source_of
 from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
 from quernel.estimators.warnings import print_progress
-from quernel.features import LandmarkPredictor, PivotedCholesky, PrecomputedFeatures
+from quernel.features import LandmarkPredictor, PivotedCholesky, PrecomputedFeatures, TrendFeatures
 from quernel.features.landmarks import CHOLESKY
 from quernel.kernels import Kernel, Linear, ShiftInvariantKernel
 from quernel.losses import Loss, Pinball
@@ -148,6 +148,11 @@ class TimeBudget:
         """Context of a solver, which the rest of the time limits and Ctrl-C ends."""
         return stopping(self.left(), interruptible=True)
 
+    def finishing(self, solution: Solution) -> AbstractContextManager[Stop]:
+        """Context of what is fitted after the solution: in the rest of the time, none if the solver was stopped."""
+        left = None if self._max_seconds is None else max(self._start + self._max_seconds - time.monotonic(), 0.0)
+        return stopping(left if solution.stopped_by is None else 0.0, interruptible=True)
+
     def left(self) -> float | None:
         """Seconds until the limit, and at least half of all; None without a limit."""
         if self._max_seconds is None:
@@ -222,7 +227,7 @@ def _choose_centring(task: Task, summary: DataSummary, feature_map: Any) -> Cent
     From a sample of rows: any centre and scale will do. Only columns that are features themselves are centred; others
     are random functions, and vary. Features for which it makes no difference are left as they are.
     """
-    ready = isinstance(feature_map, PrecomputedFeatures)
+    ready = isinstance(getattr(feature_map, "base", feature_map), PrecomputedFeatures)
     if isinstance(getattr(feature_map, "kernel", None), ShiftInvariantKernel):  # |phi|^2 is K(x, x) = 1
         return Centring(summary.centre)
     X = summary.sample.X[:: -(-len(summary.sample.X) // (OPTIONS.centring_rows if ready else OPTIONS.scaling_rows))]
@@ -294,10 +299,11 @@ def _prediction_error(
     """
     some = slice(None, None, -(-source.n_rows // OPTIONS.compared_rows))
     offset, sign = loss.margin_transform(source.y[some] if source.y.ndim == 2 else source.y[some, None])
-    anew = centring.transform_features(feature_map.transform(source.X[some]))
-    ours, theirs = (
-        loss.value(offset - sign * (Phi @ result.coef + result.intercept)) for Phi in (features[some], anew)
-    )
+    with single_threaded_blas(*features[some].shape):  # threads would wait for one another
+        anew = centring.transform_features(feature_map.transform(source.X[some]))
+        ours, theirs = (
+            loss.value(offset - sign * (Phi @ result.coef + result.intercept)) for Phi in (features[some], anew)
+        )
     share = source.share()[some]
     error = 2 * (share @ np.abs(ours - theirs)) / share.sum()
     return error if len(error) == len(result.gap) else np.full(len(result.gap), error.sum())
@@ -326,12 +332,13 @@ def feature_error(kernel: Kernel, feature_map: Any, X: Array) -> float:
     if not has_gram(kernel):
         return float("nan")
     some = np.asarray(X[:: -(-len(X) // OPTIONS.kernel_rows)], dtype=float)
-    Phi = feature_map.transform(some)
-    try:
-        gram = kernel.gram(some, some)
-    except NotImplementedError:  # a kernel of the user's that has random features only
-        return float("nan")
-    difference = (Phi @ Phi.T - gram)[np.triu_indices(len(some), 1)]
+    with single_threaded_blas(*some.shape):  # threads would wait for one another
+        Phi = getattr(feature_map, "base", feature_map).transform(some)
+        try:
+            gram = kernel.gram(some, some)
+        except NotImplementedError:  # a kernel of the user's that has random features only
+            return float("nan")
+        difference = (Phi @ Phi.T - gram)[np.triu_indices(len(some), 1)]
     return float(np.sqrt(np.mean(difference**2))) if len(difference) else 0.0
 
 
@@ -341,6 +348,8 @@ def compute_kernel_gap(
     """Check by the objective that these are the training data, and compute the bounds (`theory.kernel_gap`)."""
     if isinstance(model.kernel_, Linear):
         raise ValueError("The linear kernel has its own features, which cost nothing: kernel_gap is for other kernels.")
+    if isinstance(model.feature_map_, TrendFeatures):
+        raise ValueError("kernel_gap is for fits without monotone or convex columns, whose trends are no kernel's.")
     model.kernel_.check_diagonal()
     rows = _training_rows(model, X, y, sample_weight)
     features = model.feature_map_

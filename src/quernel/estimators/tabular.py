@@ -19,9 +19,10 @@ from quernel.data import ArrayRows, DaskRows, Piece
 from quernel.data.sources import split_blocks
 from quernel.estimators.base import KernelEstimator, input_range
 from quernel.estimators.inputs import as_frame_like, blockwise, level_names, sample_rows, source_of, warn_of_traps
-from quernel.estimators.levels import DistributionMixin, QuantileFunction
+from quernel.estimators.levels import SAME, QuantileFunction
 from quernel.estimators.location_scale import AllRows
 from quernel.estimators.tabular_parts import GRID, PARTS, estimate_stages, fit_parts
+from quernel.estimators.tails import TailsMixin
 from quernel.estimators.validation import (
     check_groups,
     check_levels,
@@ -42,7 +43,7 @@ Array = NDArray[np.floating]
 CRPS_LEVELS = np.arange(1, 100) / 100
 
 
-class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator):
+class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
     """Calibrated conditional quantiles of tables, at any level: a kernel and forests, weighted by held-out loss.
 
     Smooth dependence is learned by a kernel, what is local by trees. Three parts are fitted:
@@ -69,12 +70,20 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         Landmarks of the kernel; "auto" is 1,000, or the number of rows if that is smaller.
     calibrate : bool, default=True
         Whether to correct the levels by out-of-bag rows.
+    tails : {None, "pareto"}, default=None
+        What is beyond the outer levels. None: quantiles of residuals and leaves, which end at the largest of them.
+        "pareto": a generalised Pareto law whose scale depends on x, so that levels such as 0.9999, `sample`,
+        `predict_cdf` and `crps` have tails, and `predict_expected_shortfall` exists (docs/tails.md). It needs 250 rows,
+        and a target that is not discrete; print `upper_tail_`.
+    tail_level : float or "auto", default="auto"
+        With tails, the level from which on there is a tail, 0.8 or more, and 1 minus it on the other side. "auto" is
+        the outermost of 0.8, 0.9 and 0.95 that about 200 rows exceed, or 0.8.
     max_rows : int, default=50_000
         Rows from which bandwidths are learned and trees are grown, at most: a random sample of more. The kernel's
         coefficients are those of all rows, which are read block by block.
     max_seconds : float or None, default=None
         Time limit. After it the search for bandwidths and ridges ends at the best found, and forests have the trees
-        grown so far, at least 10. The kernel fits themselves are not cut short.
+        grown so far, at least 10; tails have a simpler scale. The kernel fits themselves are not cut short.
     random_state : int, RandomState, Generator or None, default=None
         Seed of folds and trees; the same integer gives the same model, to the bit and whatever the order of the rows.
     verbose : int, default=0
@@ -90,6 +99,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         Relative duality gaps of the kernel ridge regressions, of m and of log s.
     stopped_by_ : "time limit", "interrupt" or None
         What ended the fit early.
+    lower_tail_, upper_tail_ : ParetoTail or None
+        With ``tails="pareto"``, the tails: level, shape with its interval, kind, scale; print them.
     quantiles_ : ndarray of shape (q,)
     input_range_ : ndarray of shape (2, d)
         Minimum and maximum of every column; `is_extrapolation` marks the rows that leave it.
@@ -124,6 +135,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         n_trees: int = 100,
         n_components: int | str = "auto",
         calibrate: bool = True,
+        tails: str | None = None,
+        tail_level: float | str = "auto",
         max_rows: int = 50_000,
         max_seconds: float | None = None,
         random_state: Any = None,
@@ -134,6 +147,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         self.n_trees = n_trees
         self.n_components = n_components
         self.calibrate = calibrate
+        self.tails = tails
+        self.tail_level = tail_level
         self.max_rows = max_rows
         self.max_seconds = max_seconds
         self.random_state = random_state
@@ -169,12 +184,13 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         rng = as_generator(self.random_state)
         rows, labels, everything = read_rows(header, X, y, sample_weight, groups, int(self.max_rows), rng)
         n_rows = rows.n_rows if everything is None else everything.n_rows
+        tail_levels = self._choose_tail_levels(None, rows)
         with (
             stopping(self.max_seconds, interruptible=True) as stop,
             listening(print_progress) if self.verbose else nullcontext(),
             staged(partial(estimate_stages, n_rows, rows.X.shape[1], self.parts)),
         ):
-            parts = fit_parts(
+            parts, tails = fit_parts(
                 rows,
                 labels,
                 tuple(self.parts),
@@ -183,6 +199,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
                 calibrate=bool(self.calibrate),
                 rng=rng,
                 everything=everything,
+                tail_levels=tail_levels,
             )
             reason = stop.reason
         smooth = parts.location_scale
@@ -191,6 +208,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
             "shares_": dict(parts.shares),
             "duality_gap_": None if smooth is None else smooth.duality_gap,
             "stopped_by_": reason,
+            "lower_tail_": tails[0],
+            "upper_tail_": tails[1],
             "n_rows_": n_rows,
             "n_sampled_": rows.n_rows,
             "quantiles_": levels,
@@ -211,8 +230,8 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
         X : array-like of shape (n, d)
             Or an object of `quernel.data`, which is read block by block, or a Dask collection.
         quantiles : float, sequence of floats or None
-            Any levels strictly between 0 and 1; None predicts those of the constructor. Levels below 0.0005 or above
-            0.9995 are predicted as these.
+            Any levels strictly between 0 and 1; None predicts those of the constructor. Without tails, levels below
+            0.0005 or above 0.9995 are predicted as these.
         as_frame : bool, default=False
             Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
 
@@ -268,6 +287,7 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
                 f"kernel: {getattr(kernel, 'full_name', kernel)}, {len(smooth.coef):,} landmarks; relative duality gap "
                 f"{smooth.duality_gap[0]:.1e} (location), {smooth.duality_gap[1]:.1e} (log scale)"
             )
+        lines += map(str, self._attached_tails())
         if self.n_sampled_ < self.n_rows_:
             lines.append(f"bandwidths and forests: {self.n_sampled_:,} of {self.n_rows_:,} rows, drawn at random")
         if self.stopped_by_ is not None:
@@ -292,17 +312,24 @@ class TabularQuantileRegressor(DistributionMixin, RegressorMixin, BaseEstimator)
             raise ValueError(f"calibrate must be True or False; got {self.calibrate!r}.")
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds, instead=", or None")
+        self._check_tails()
 
     def _curves(self, X: Array, levels: Array | None = None) -> Array:
         """Quantiles at these levels, or at `quantiles_`, in their order, (n, q)."""
         levels = self.quantiles_ if levels is None else levels
-        order, curves = np.argsort(levels), np.empty((len(X), len(levels)))
-        curves[:, order] = self.parts_.predict(X, levels[order])
-        return curves
+        return self._tabulate(X, levels).clipped_at(levels)
 
     def _distribution(self, X: Array) -> QuantileFunction:
         """Conditional quantile functions of the rows, tabulated at `GRID`."""
-        return QuantileFunction(GRID, self.parts_.predict(X, GRID))
+        return self._tabulate(X, GRID)
+
+    def _tabulate(self, X: Array, levels: Array) -> QuantileFunction:
+        """Conditional quantile functions of the rows, known at these levels and at those on which tails rest."""
+        for tail in self._attached_tails():
+            own = np.array([tail.level, *(() if tail.inner_level is None else (tail.inner_level,))])
+            levels = np.r_[levels, own[np.min(np.abs(own[:, None] - levels), axis=1) > SAME]]
+        levels = np.unique(levels)
+        return self._attach_tails(QuantileFunction(levels, self.parts_.predict(X, levels)), X)
 
 
 Index = NDArray[np.integer]

@@ -26,6 +26,10 @@ from quernel.estimators.forest_weights import Forest, QuantileForest, SortedValu
 from quernel.estimators.levels import QuantileFunction
 from quernel.estimators.location_scale import OPTIONS as KERNEL
 from quernel.estimators.location_scale import AllRows, LocationScale, fit_location_scale
+from quernel.estimators.tail_fit import fit_tails
+from quernel.estimators.tails import OPTIONS as TAILS
+from quernel.estimators.tails import ParetoTail, TailLevels
+from quernel.kernels import resolve
 from quernel.losses import weighted_quantiles
 from quernel.solvers.progress import enter_stage
 from quernel.tuning.cost import estimate_tabular_stages
@@ -33,6 +37,7 @@ from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.krr_pilot import winsorize
 
 Array = NDArray[np.floating]
+Tails = tuple[ParetoTail | None, ParetoTail | None]
 
 # Levels at which distribution functions are tabulated, and between which samples are interpolated.
 GRID = np.r_[0.0005, 0.002, 0.005, np.arange(1, 100) / 100, 0.995, 0.998, 0.9995]
@@ -127,6 +132,7 @@ class PartsOptions:
     judged: int = 4000  # rows that choose weights and calibration, at most
     leaf_judged: int = 1500  # those of them that choose leaf sizes
     leaves: tuple[int, ...] = (1, 2, 5, 15, 50)  # leaf sizes among which the held-out loss chooses
+    tail_tol: float = 1e-6  # relative duality gap of the scale of the tails
     z_limit: float = 1e6  # |z| is clipped here: residuals of an exact fit, divided by a tiny scale
 
 
@@ -205,8 +211,12 @@ def fit_parts(
     calibrate: bool,
     rng: np.random.Generator,
     everything: AllRows | None = None,
-) -> Parts:
-    """Fit the parts of these names, weigh them and calibrate their levels; the rows may be a sample of `everything`."""
+    tail_levels: TailLevels | None = None,
+) -> tuple[Parts, Tails]:
+    """Fit the parts of these names, weigh them and calibrate their levels; then their tails, if any.
+
+    The rows may be a sample of `everything`.
+    """
     weight = rows.share()
     draft, smooth, grown = Parts({}, Calibration.identity()), None, {}
     if any(name != "forest" for name in names) and _has_distinct_rows(rows.X, KERNEL.min_rows):
@@ -230,7 +240,22 @@ def fit_parts(
         values = SortedValues.from_values(rows.y, weight) if name == "forest" else draft.residuals
         assert values is not None
         draft = _choose_leaves(draft, held_out, name, forest, values)
-    return _combine(draft, held_out, fitted, calibrate, rng)
+    parts = _combine(draft, held_out, fitted, calibrate, rng)
+    if tail_levels is None:
+        return parts, (None, None)
+    return parts, _fit_tails(parts, _HeldOut(rows, smooth, grown, rng, TAILS.max_rows), tail_levels)
+
+
+def _fit_tails(parts: Parts, held_out: _HeldOut, tail_levels: TailLevels) -> Tails:
+    """Tails beyond the calibrated quantiles of the combination at held-out rows."""
+    levels = np.array(sorted({0.5, *(level for level in tail_levels if level is not None)}))
+    raw = parts.calibration(levels)
+    curves = np.sum([share * held_out.quantiles(parts, name, raw) for name, share in parts.shares.items()], axis=0)
+    known = np.isfinite(curves[:, 0])
+    rows = ArrayRows(held_out.X[known], held_out.y[known], held_out.weight[known])
+    smooth = parts.location_scale
+    kernel = None if smooth is None else resolve(smooth.feature_map.kernel)
+    return fit_tails(rows, levels, curves[known], tail_levels, kernel, OPTIONS.tail_tol)
 
 
 def estimate_stages(n_rows: int, n_columns: int, names: Sequence[str]) -> dict[str, float]:
@@ -246,9 +271,14 @@ class _HeldOut:
     """Training rows on which parts are judged: out of fold m and s, and trees that have not seen a row."""
 
     def __init__(
-        self, rows: ArrayRows, smooth: Array | None, grown: dict[str, Forest], rng: np.random.Generator
+        self,
+        rows: ArrayRows,
+        smooth: Array | None,
+        grown: dict[str, Forest],
+        rng: np.random.Generator,
+        n_rows: int = OPTIONS.judged,
     ) -> None:
-        index = rng.permutation(len(rows.y))[: OPTIONS.judged]
+        index = rng.permutation(len(rows.y))[:n_rows]
         self.X, self.y, self.weight = rows.X[index], rows.y[index], rows.share()[index]
         self.smooth = None if smooth is None else smooth[:, index]
         self.seen = {name: forest.bags(len(rows.y))[index] for name, forest in grown.items()}

@@ -167,6 +167,18 @@ def warn_calibration_stopped(model: Any, n_folds: int, n_wanted: int) -> None:
     )
 
 
+def warn_tails_stopped(stopped_by: str | None) -> None:
+    """Warn that tails have a simpler scale than they might, if their fit was stopped."""
+    if stopped_by is None or _silent.get():
+        return
+    warnings.warn(
+        f"The fit of the tails was stopped by {_name_stop(stopped_by)}: their scale is the best found by then, and may "
+        "depend less on x than with more time.",
+        ConvergenceWarning,
+        stacklevel=stacklevel_of_caller(),
+    )
+
+
 def _name_stop(reason: str) -> str:
     """What stopped a fit, as a noun with its article."""
     return "a callback" if reason == "callback" else f"the {reason}"

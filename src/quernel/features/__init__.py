@@ -6,11 +6,20 @@ All follow scikit-learn's transformer interface (`fit`, `transform`):
 - `Nystroem`             projection of the kernel on landmarks, a subset of the rows;
 - `PivotedCholesky`      landmarks chosen until the kernel is reproduced to a tolerance: the exact kernel method;
 - `PrecomputedFeatures`  the columns of X as they are: the linear kernel;
+- `TrendFeatures`        features of another map, and a monotone or convex trend of some columns;
 - `LandmarkPredictor`    kernel values at landmarks, for predictions of a fitted model only.
 """
 
 from quernel.features.landmarks import LandmarkPredictor, Nystroem, PivotedCholesky
-from quernel.features.random import PrecomputedFeatures, RandomFeatures
+from quernel.features.random import PrecomputedFeatures, RandomFeatures, TrendFeatures
 from quernel.features.sampling import SAMPLINGS
 
-__all__ = ["SAMPLINGS", "LandmarkPredictor", "Nystroem", "PivotedCholesky", "PrecomputedFeatures", "RandomFeatures"]
+__all__ = [
+    "SAMPLINGS",
+    "LandmarkPredictor",
+    "Nystroem",
+    "PivotedCholesky",
+    "PrecomputedFeatures",
+    "RandomFeatures",
+    "TrendFeatures",
+]

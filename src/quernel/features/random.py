@@ -270,3 +270,65 @@ class PrecomputedFeatures(TransformerMixin, BaseEstimator):
     def transform(self, X: Array) -> Array:
         """X itself, not a copy."""
         return X
+
+
+class TrendFeatures(TransformerMixin, BaseEstimator):
+    """The features of another map, and a trend of each of some columns: x, x^2 or an exponential, with a sign.
+
+    A trend has the shape that is asked for in its column everywhere: x if it is to be monotone, x^2 if convex, exp(x)
+    or the like if both. Trends are standardised.
+
+    Parameters
+    ----------
+    base : fitted feature map
+    columns : list of p positions
+    monotone, convex : lists of p numbers, 1, -1 or 0 for no constraint
+    """
+
+    def __init__(self, base: Any, columns: list[int], monotone: list[int], convex: list[int]) -> None:
+        self.base = base
+        self.columns = columns
+        self.monotone = monotone
+        self.convex = convex
+
+    def fit(self, X: Array, y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
+        """Find the ranges of the columns, and the means and standard deviations of the trends."""
+        x = np.asarray(X, dtype=float)[:, self.columns]
+        self.low_, self.range_ = x.min(axis=0), np.ptp(x, axis=0)
+        self.range_[self.range_ == 0] = 1.0
+        trends = self.trends((x - self.low_) / self.range_)
+        self.mean_, self.scale_ = trends.mean(axis=0), trends.std(axis=0)
+        self.scale_[self.scale_ == 0] = 1.0
+        self.n_components_ = self.base.n_components_ + len(self.columns)
+        return self
+
+    def on(self, base: Any) -> TrendFeatures:
+        """The same trends with the features of another map."""
+        other = TrendFeatures(base, self.columns, self.monotone, self.convex)
+        other.low_, other.range_, other.mean_, other.scale_ = self.low_, self.range_, self.mean_, self.scale_
+        other.n_components_ = base.n_components_ + len(self.columns)
+        return other
+
+    def trends(self, x: Array) -> Array:
+        """Trends (n, p), not standardised, of columns (n, p) in units of their ranges."""
+        sign, bend = np.array(self.monotone), np.array(self.convex)
+        return np.where(bend == 0, sign * x, bend * np.where(sign == 0, x * x, np.exp(sign * bend * x)))
+
+    def transform(self, X: Array) -> Array:
+        """The base's features, then the trends, shape (n, n_components_)."""
+        return np.column_stack([self.base.transform(X), self._standardised(X)])
+
+    def curves(self, X: Array, coef: Array) -> Array:
+        """Phi u, shape (n, q)."""
+        M = self.base.n_components_
+        multiply = getattr(self.base, "curves", lambda X, coef: self.base.transform(X) @ coef)
+        return multiply(X, coef[:M]) + self._standardised(X) @ coef[M:]
+
+    def prepare(self, n_rows: int) -> None:
+        """Prepare the base for this many rows."""
+        if hasattr(self.base, "prepare"):
+            self.base.prepare(n_rows)
+
+    def _standardised(self, X: Array) -> Array:
+        trends = self.trends((np.asarray(X, dtype=float)[:, self.columns] - self.low_) / self.range_)
+        return (trends - self.mean_) / self.scale_

@@ -35,13 +35,20 @@ from quernel.conformal.methods import METHODS, Scores
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.base import KernelEstimator
-from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
+from quernel.features import (
+    LandmarkPredictor,
+    Nystroem,
+    PivotedCholesky,
+    PrecomputedFeatures,
+    RandomFeatures,
+    TrendFeatures,
+)
 from quernel.forecasting import AdaptiveCalibrator, AdaptiveConformalRegressor, QuantileForecaster
 from quernel.kernels import resolve
 from quernel.persistence.archive import type_name
 from quernel.tables import TableEncoder
 
-FEATURE_MAPS = (RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures)
+FEATURE_MAPS = (RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures, TrendFeatures)
 # A value of each kind of column, from which the encodings of `quernel.tables` can read.
 SAMPLES = {"number": 0.0, "boolean": True, "text": "some text", "date": "1970-01-01", "time": "00:00:00"}
 
@@ -180,7 +187,14 @@ def _check_kernel_model(model: KernelEstimator) -> None:
     if model.coef_.shape != shape or model.coef_.dtype != float:
         raise ValueError(f"its coefficients have the shape {model.coef_.shape}, not {shape}")
     n_columns = len(model.encoder_.names) if hasattr(model, "encoder_") else model.n_features_in_
-    ranges, frequencies = np.shape(model.input_range_), getattr(model.feature_map_, "frequencies_", None)
+    base = model.feature_map_
+    if isinstance(base, TrendFeatures):
+        if not isinstance(base.base, FEATURE_MAPS[:-1]) or shape[0] != base.base.n_components_ + len(base.columns):
+            raise ValueError("its trends are not those of a feature map")
+        if min(base.columns) < 0 or max(base.columns) >= n_columns:
+            raise ValueError(f"its trends are not those of {n_columns} columns")
+        base = base.base
+    ranges, frequencies = np.shape(model.input_range_), getattr(base, "frequencies_", None)
     if ranges != (2, n_columns) or (frequencies is not None and len(frequencies) != n_columns):
         raise ValueError(f"its features are not those of {n_columns} columns")
     if isinstance(model, KernelClassifier) and model.calibration is not None:

@@ -26,7 +26,14 @@ from sklearn.pipeline import Pipeline
 
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
-from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
+from quernel.features import (
+    LandmarkPredictor,
+    Nystroem,
+    PivotedCholesky,
+    PrecomputedFeatures,
+    RandomFeatures,
+    TrendFeatures,
+)
 from quernel.kernels import (
     ArcCosine,
     Cauchy,
@@ -219,7 +226,7 @@ def add_all(terms: list[Tensor]) -> Tensor:
 
 
 Array = NDArray[np.floating]
-FeatureMap = RandomFeatures | PivotedCholesky | Nystroem | LandmarkPredictor | PrecomputedFeatures
+FeatureMap = RandomFeatures | PivotedCholesky | Nystroem | LandmarkPredictor | PrecomputedFeatures | TrendFeatures
 
 
 def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
@@ -333,6 +340,9 @@ def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
 
     Maps with landmarks need no features: phi(x)'u is a sum of kernel values K(x, p) times weights, found here.
     """
+    if isinstance(feature_map, TrendFeatures):
+        M = feature_map.base.n_components_
+        return feature_map_dot(feature_map.base, x, coef[:M]) + _trends_dot(feature_map, x, coef[M:])
     if isinstance(feature_map, PrecomputedFeatures):
         return x @ coef
     kernel = resolve(feature_map.kernel)
@@ -348,6 +358,16 @@ def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
         factor, features = random_features(part, x, feature_map.frequencies_[:, own], feature_map.phases_[own])
         terms.append(features @ (factor * feature_map.weights_[own, None] * coef[own]))
     return add_all(terms)
+
+
+def _trends_dot(features: TrendFeatures, x: Tensor, coef: Array) -> Tensor:
+    """Return the trends times coefficients (p, q), shape (n, q)."""
+    terms, offset = [], -(features.mean_ / features.scale_) @ coef
+    for k, (sign, bend) in enumerate(zip(features.monotone, features.convex, strict=True)):
+        own = (x.take(np.array([features.columns[k]]), axis=1) - features.low_[k]) / features.range_[k]
+        trend = own * float(sign) if not bend else (exp(own * float(sign * bend)) if sign else own * own) * float(bend)
+        terms.append(trend @ (coef[k : k + 1] / features.scale_[k]))
+    return add_all(terms) + offset
 
 
 def _kernel_sum(kernel: Kernel, x: Tensor, landmarks: Array, weights: Array) -> Tensor:

@@ -195,10 +195,6 @@ class CoupledOptions:
     certify_from: float = 2.0
     # With a larger share of active rows than this, none is screened.
     max_active_share: float = 0.7
-    # Shapes are tightened by a margin that costs this share of the goal ...
-    margin_cost: float = 0.2
-    # ... and is at most this share of the standard deviation of y.
-    max_margin: float = 1e-4
 
 
 OPTIONS = CoupledOptions()
@@ -242,11 +238,13 @@ class Nearby:
     """What is known of a start near the solution: the first width, as a share of the usual one, or if known the width.
 
     And how far curves may move at most until the solution: rows that are farther from a kink are screened at once.
+    A `rough` solution need not be feasible, and has no certificate: its gap is an estimate.
     """
 
     width_share: float
     width: float
     reach: float
+    rough: bool
 
 
 def solve_coupled(
@@ -261,15 +259,14 @@ def solve_coupled(
     all_rows, coef = whole.project(basis), start.coef if basis is None else basis.T @ start.coef
     iterate, anchors = _Iterate(coef, start.intercept, all_rows.curves(coef, start.intercept)), start.duals
     first_width, goal = _first_width(all_rows, iterate.curves), tol * whole.scale(start.objective).sum()
-    width, most = first_width, OPTIONS.max_margin * float(np.std(whole.y[whole.share > 0]))
+    width, rough = first_width, nearby is not None and nearby.rough
     if nearby is not None:
-        width = nearby.width or nearby.width_share * first_width
+        width = min(nearby.width or np.inf, nearby.width_share * first_width)
     # Levels that cross by rounding error only, e.g. where all interpolate, are optimal once they are moved apart.
     best = certify(whole, start.coef, start.intercept, start.duals, start.steps)
     if best.gap.sum() <= goal:
         return best
     floor, steps = min(_min_width(all_rows), 1e-4 * first_width), 0
-    all_rows = all_rows.tighten(anchors.s, OPTIONS.margin_cost * goal, most)
     restricted, rows = all_rows, ALL
     if nearby is not None:
         rows = _find_active_rows(all_rows, iterate.curves, anchors, np.full(len(all_rows.y), nearby.reach))
@@ -286,8 +283,11 @@ def solve_coupled(
         elif not last:  # a screened row has moved over a kink: solve again, with all rows
             restricted, rows = all_rows, ALL
             continue
-        satisfied = whole.slack(_to_features(basis, iterate.coef), iterate.intercept).min(initial=0.0) >= 0
-        if last or (satisfied and evaluation.gap <= OPTIONS.certify_from * goal):
+        if rough and (last or evaluation.gap <= goal):
+            gap = np.full(len(whole.levels), evaluation.gap / len(whole.levels))
+            objective = whole.objective(iterate.coef, iterate.curves)
+            return Point(iterate.coef, iterate.intercept, anchors, objective, gap, start.steps + steps, width)
+        if last or evaluation.gap <= OPTIONS.certify_from * goal:
             found = certify(whole, _to_features(basis, iterate.coef), iterate.intercept, anchors, start.steps + steps)
             best = found if found.gap.sum() <= best.gap.sum() else best
             goal = tol * whole.scale(found.objective).sum()
@@ -297,7 +297,6 @@ def solve_coupled(
                 # The basis is too small: continue with all features.
                 all_rows, iterate, basis = whole, replace(iterate, coef=_to_features(basis, iterate.coef)), None
                 evaluation = replace(evaluation, gradient=all_rows.gradient(iterate.coef, anchors))
-        all_rows = all_rows.tighten(anchors.s, OPTIONS.margin_cost * goal, most)
         active_rows = _find_active_rows(all_rows, iterate.curves, anchors, OPTIONS.active_moves * moved)
         if len(active_rows) > OPTIONS.max_active_share * len(all_rows.y):
             rows, restricted = ALL, all_rows

@@ -13,7 +13,7 @@ until no levels cross. In the code a constraint has a weight of its own (`constr
 
 Shapes (`ShapeRows`) are further linear constraints on every level,  C u_k + d b_k >= e,  with multipliers s_k >= 0.
 They add  -weight (C, d)'s_k  to the gradient of level k and  weight s_k'(C u_k + d b_k - e)  to the gap, which holds
-where they are satisfied.
+where they are satisfied. What is left of a violation is mended by mixing in curves that satisfy them strictly.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ Index = NDArray[np.intp]
 CROSSING_TOLERANCE = 1e-7
 # Extra distance, relative to the largest curve value, so that curves recomputed with rounding error do not cross.
 ROUNDING = 1e-13
+# Slack of shapes below this, relative to |u| + |b|, may be rounding error of predictions, and counts as a violation.
+SHAPE_ROUNDING = 1e-14
 
 
 def crossing_tolerance(y: Array, share: Array) -> float:
@@ -62,25 +64,29 @@ class Duals:
 
 @dataclass(frozen=True, eq=False)
 class ShapeRows:
-    """Constraints  C u_k + d b_k >= e + margin  on every level.
+    """Constraints  C u_k + d b_k >= e  on every level.
 
     Attributes
     ----------
     rows : array of shape (c, M + 1), (C, d)
     target : array of shape (c,), e
     weight : float, of each constraint in the Lagrangian
-    margin : float
-        By how much constraints are tightened while the problem is solved, so that the solution satisfies them exactly.
+    interior : tuple of arrays of shapes (M, q) and (q,)
+        Curves that satisfy the constraints strictly, and do not cross.
     """
 
     rows: Array
     target: Array
     weight: float
-    margin: float = 0.0
+    interior: tuple[Array, Array]
+
+    def take(self, run: slice) -> ShapeRows:
+        """The constraints on a run of neighbouring levels."""
+        return replace(self, interior=(self.interior[0][:, run], self.interior[1][run]))
 
     def slack(self, coef: Array, intercept: Array) -> Array:
-        """C u_k + d b_k - e - margin, (c, q)."""
-        return self.change(coef, intercept) - (self.target + self.margin)[:, None]
+        """C u_k + d b_k - e, (c, q)."""
+        return self.change(coef, intercept) - self.target[:, None]
 
     def change(self, coef: Array, intercept: Array) -> Array:
         """C u_k + d b_k, (c, q)."""
@@ -127,23 +133,15 @@ class NoncrossingProblem:
 
     def take(self, run: slice) -> NoncrossingProblem:
         """The problem of a run of neighbouring levels."""
-        return replace(self, levels=self.levels[run], alpha=self.alpha[run], null=self.null[run])
+        shapes = None if self.shapes is None else self.shapes.take(run)
+        return replace(self, levels=self.levels[run], alpha=self.alpha[run], null=self.null[run], shapes=shapes)
 
     def project(self, basis: Array | None) -> NoncrossingProblem:
         """The problem in the coordinates z of u = B z; no basis leaves it as it is."""
         if basis is None:
             return self
-        shapes = self.shapes
-        if shapes is not None:
-            shapes = replace(shapes, rows=np.column_stack([shapes.rows[:, :-1] @ basis, shapes.rows[:, -1]]))
-        return replace(self, features=self.features @ basis, centring=None, shapes=shapes)
-
-    def tighten(self, multipliers: Array, cost: float, most: float) -> NoncrossingProblem:
-        """The problem whose shapes have a margin, of at most `most`, that costs so much at these multipliers (c, q)."""
-        if self.shapes is None:
-            return self
-        total = self.shapes.weight * float(multipliers.sum())
-        return replace(self, shapes=replace(self.shapes, margin=cost / max(total, cost / most)))
+        assert self.shapes is None
+        return replace(self, features=self.features @ basis, centring=None)
 
     def at(self, rows: Index) -> NoncrossingProblem:
         """The problem of some rows, as if there were no others."""
@@ -250,7 +248,7 @@ def crossing(curves: Array) -> Array:
 
 
 def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: Duals, steps: Index) -> Point:
-    """Make a fit feasible, by moving intercepts apart, and compute the duality gap that these duals prove.
+    """Make a fit feasible, by moving intercepts apart and towards the shapes' interior, and compute its duality gap.
 
     The gap is infinite where the duals cannot be balanced, and where levels without intercepts cross by more than is
     tolerated, and where a shape is violated. Intercepts are those that will be stored: far from zero their rounding may
@@ -261,9 +259,13 @@ def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: D
         rounding = ROUNDING * np.abs(curves).max()
         apart = np.append(0, np.cumsum(np.maximum(crossing(curves).max(axis=0) + rounding, 0)))
         feasible = intercept = intercept + apart - apart.mean()
+        curves = curves + (apart - apart.mean())
+        if problem.shapes is not None and (part := share_of_interior(problem.shapes, coef, intercept)) > 0:
+            coef, feasible = mix((coef, intercept), problem.shapes.interior, part)
+            intercept, curves = feasible, problem.curves(coef, feasible)
         if problem.centring is not None:
             intercept = problem.centring.round_intercept(coef, feasible)
-        curves, tolerance = curves + (apart - apart.mean()) + (intercept - feasible), np.ptp(intercept - feasible)
+        curves, tolerance = curves + (intercept - feasible), np.ptp(intercept - feasible)
         duals = replace(duals, v=_balance_duals(problem, duals))
     objective, gradient = problem.objective(coef, curves), problem.gradient(coef, duals)
     slack = problem.slack(coef, intercept)
@@ -276,6 +278,26 @@ def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: D
         gap = np.inf
     scale = problem.scale(objective)
     return Point(coef, intercept, duals, objective, gap * scale / scale.sum(), steps)
+
+
+def share_of_interior(shapes: ShapeRows, coef: Array, intercept: Array) -> float:
+    """The part t in [0, 1] of the interior's curves with which  (1 - t) f + t interior  satisfies all constraints."""
+    own, inner = shapes.slack(coef, intercept), shapes.slack(*shapes.interior)
+    return share_to_mix(own, inner, coef, intercept)
+
+
+def share_to_mix(own: Array, inner: Array, coef: Array, intercept: Array) -> float:
+    """The least t in [0, 1] with  (1 - t) own + t inner >= 0  up to rounding, for slacks (c, q); 1 if there is none."""
+    reach = np.sqrt(np.sum(coef**2, axis=0)) + np.abs(intercept)
+    short = np.maximum(SHAPE_ROUNDING * reach - own, 0)
+    held = short > 0
+    return float(np.max((short / (short + np.maximum(inner, 0) + (short == 0)))[held], initial=0.0))
+
+
+def mix(fit: tuple[Array, Array], other: tuple[Array, Array], part: float) -> tuple[Array, Array]:
+    """Coefficients and intercepts of  (1 - part) fit + part other."""
+    coef, intercept = ((1 - part) * one + part * two for one, two in zip(fit, other, strict=True))
+    return coef, intercept
 
 
 def _rounding_errors(

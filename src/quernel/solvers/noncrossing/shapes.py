@@ -7,8 +7,9 @@ The levels are first fitted without them. Then the worst of the violated constra
 problem with this set is solved from the last solution (`driver.solve_coupled`), roughly at first, until no constraint
 is violated. Those outside of the working set have multiplier 0, so that its certificate is one of the whole problem.
 
-The working set is tightened by a small margin, whose cost is in the duality gap: the solution satisfies all constraints
-exactly, not up to a tolerance. With `joint` levels that cross are coupled, as in `driver.solve`.
+The solution satisfies all constraints exactly, not up to a tolerance: where rounding error, or an early stop, leaves a
+violation, curves that satisfy all constraints strictly are mixed in (`Constraints.interior`), as many as it takes. What
+that costs is in the duality gap. With `joint` levels that cross are coupled, as in `driver.solve`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.losses import Pinball
-from quernel.objective import InMemoryProblem, Problem
+from quernel.objective import Problem
 from quernel.objective.null_model import null_model
 from quernel.solvers.noncrossing.driver import (
     CONSTRAINT_STIFFNESS,
@@ -33,7 +34,18 @@ from quernel.solvers.noncrossing.driver import (
     separate_point,
     solve_coupled,
 )
-from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, ShapeRows, certify
+from quernel.solvers.noncrossing.problem import (
+    SHAPE_ROUNDING,
+    Array,
+    Duals,
+    Index,
+    NoncrossingProblem,
+    Point,
+    ShapeRows,
+    certify,
+    mix,
+    share_to_mix,
+)
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Result
 from quernel.solvers.screening import driver as screened
@@ -48,6 +60,9 @@ class Constraints(Protocol):
     def rows(self, index: Index) -> tuple[Array, Array]:
         """(C, d) of shape (c, M + 1) and e (c,) of some of them."""
 
+    def interior(self, constants: Array, scale: float) -> tuple[Array, Array]:
+        """Coefficients (M, q) and intercepts (q,) of uncrossed curves with slack, near constants (q,) in this scale."""
+
 
 @dataclass(frozen=True)
 class ShapeOptions:
@@ -59,8 +74,6 @@ class ShapeOptions:
     joining: float = 2.0
     # Rounds at most: beyond, or after max_iter steps, the best constants are taken.
     max_rounds: int = 60
-    # Slack below this, relative to |u| + |b|, may be rounding error of predictions, and counts as a violation.
-    rounding: float = 1e-14
     # The first width, as a share of the usual one: the fits without constraints are near.
     first_width: float = 0.3
     # A round begins with this multiple of the width at which the one before ended ...
@@ -102,53 +115,66 @@ def solve(
     order, rows = np.argsort(loss.levels), np.flatnonzero(problem.rows.share > 0)
     whole = build_problem(problem, apart.null_objective, order, rows, points)
     start = separate_point(whole, apart.take(order), rows)
-    search = _Search(whole, constraints, joint, tol, max_iter)
+    constants = null_model(problem).constant[order]
+    search = _Search(whole, constraints, constants, joint, tol, max_iter)
     found = search.run(start)
-    if found is start:
-        return apart
-    if not search.is_solved(found):
-        found = _feasible(search, found, problem, order)
-    return as_result(apart, search.whole, found, order, rows, problem.rows.share, tol)
+    return apart if found is start else as_result(apart, search.whole, found, order, rows, problem.rows.share, tol)
 
 
 class _Search:
     """Rounds of constraint generation: the working set, and which neighbouring levels are coupled."""
 
     def __init__(
-        self, whole: NoncrossingProblem, constraints: Constraints, joint: bool, tol: float, max_iter: int
+        self,
+        whole: NoncrossingProblem,
+        constraints: Constraints,
+        constants: Array,
+        joint: bool,
+        tol: float,
+        max_iter: int,
     ) -> None:
-        self.whole, self.constraints, self.joint, self.tol, self.max_iter = whole, constraints, joint, tol, max_iter
+        self.constraints, self.constants, self.joint, self.tol, self.max_iter = (
+            constraints, constants, joint, tol, max_iter,
+        )  # fmt: skip
         self.working = np.zeros(0, dtype=np.intp)
-        self._last: tuple[Point, Index, float] | None = None
         self.linked = np.zeros(len(whole.levels) - 1, dtype=bool)
-        self.weight = CONSTRAINT_STIFFNESS / max(int(np.count_nonzero(whole.share)), 1)
+        y = whole.y[whole.share > 0]
+        interior = constraints.interior(constants, float(np.std(y)))
+        self.inner = constraints.slack(*interior)
+        none, weight = np.zeros((0, len(interior[0]) + 1)), CONSTRAINT_STIFFNESS / max(len(y), 1)
+        self.whole = replace(whole, shapes=ShapeRows(none, none[:, 0], weight, interior))
 
     def run(self, point: Point) -> Point:
         """Solve from separate fits, which are returned as they are if they satisfy all constraints."""
-        tol, first = max(self.tol, OPTIONS.first_tol), int(point.steps.max(initial=0))
+        rough, first = True, int(point.steps.max(initial=0))
+        slack = self.constraints.slack(point.coef, point.intercept)
+        if len(self._violated(point, slack)[0]) == 0 and not self._crossing(point).any():
+            return point
+        point = replace(point, duals=replace(point.duals, s=np.zeros((0, len(self.whole.levels)))))
         for _ in range(OPTIONS.max_rounds):
             if stop_requested() or int(point.steps.max()) - first >= self.max_iter:
                 break
-            joining, worst = self._violated(point)
+            joining, worst = self._violated(point, slack)
             crossing = self._crossing(point)
-            if len(joining) == 0 and not crossing.any():
-                if len(self.working) == 0 or tol == self.tol:
-                    break
-                tol = self.tol
+            if not rough:
+                found = self._finish(point, slack)
+                if self._is_solved(found):
+                    return found
+            rough = rough and bool(len(joining) or crossing.any())
             self.linked |= crossing
             point = self._extend(point, joining)
-            nearby = Nearby(OPTIONS.first_width, OPTIONS.widen * point.width, OPTIONS.reach * worst)
+            nearby = Nearby(OPTIONS.first_width, OPTIONS.widen * point.width, OPTIONS.reach * worst, rough)
+            tol = max(self.tol, OPTIONS.first_tol) if rough else self.tol
             parts = [
                 solve_coupled(self.whole.take(run), None, point.take(run), tol, self.max_iter, nearby)
                 for run in runs(self.linked)
             ]
             point = concatenate(parts)
-        return point
+            slack = self.constraints.slack(point.coef, point.intercept)
+        return self._finish(point, slack)
 
-    def is_solved(self, point: Point) -> bool:
-        """Whether the gap is within the tolerance and no constraint is violated."""
-        solved = bool(np.all(point.gap <= self.tol * self.whole.scale(point.objective)))
-        return solved and len(self._violated(point)[0]) == 0 and not self._crossing(point).any()
+    def _is_solved(self, point: Point) -> bool:
+        return bool(np.all(point.gap <= self.tol * self.whole.scale(point.objective)))
 
     def _crossing(self, point: Point) -> NDArray[np.bool_]:
         """Mask (q - 1,) of levels that cross the next one, and are not coupled with it yet."""
@@ -156,19 +182,13 @@ class _Search:
             return np.zeros_like(self.linked)
         return find_crossings(self.whole, point) & ~self.linked
 
-    def _violated(self, point: Point) -> tuple[Index, float]:
+    def _violated(self, point: Point, slack: Array) -> tuple[Index, float]:
         """Violated constraints that are to join the working set, and by how much the worst is violated.
 
-        They are the worst, and some from among all others. The last point's are remembered.
+        They are the worst, and some from among all others.
         """
-        if self._last is None or self._last[0] is not point:
-            self._last = point, *self._find_violated(point)
-        return self._last[1], self._last[2]
-
-    def _find_violated(self, point: Point) -> tuple[Index, float]:
-        slack = self.constraints.slack(point.coef, point.intercept)
         reach = np.sqrt(np.sum(point.coef**2, axis=0)) + np.abs(point.intercept)
-        worst = np.min(slack - OPTIONS.rounding * reach, axis=1)
+        worst = np.min(slack - SHAPE_ROUNDING * reach, axis=1)
         worst[self.working] = np.inf
         violated = np.flatnonzero(worst < 0)
         most = max(int(OPTIONS.joining * len(point.coef)), 50)
@@ -181,23 +201,24 @@ class _Search:
 
     def _extend(self, point: Point, joining: Index) -> Point:
         """Let constraints join the working set, with multipliers 0."""
-        q = len(self.whole.levels)
+        q, known = len(self.whole.levels), self.whole.shapes
+        assert known is not None
         rows, target = self.constraints.rows(joining)
-        if (known := self.whole.shapes) is not None:
-            rows, target = np.vstack([known.rows, rows]), np.append(known.target, target)
+        shapes = replace(known, rows=np.vstack([known.rows, rows]), target=np.append(known.target, target))
         self.working = np.append(self.working, joining)
-        self.whole = replace(self.whole, shapes=ShapeRows(rows, target, self.weight))
-        known_s = point.duals.s if point.duals.s.size else np.zeros((0, q))
-        s = np.vstack([known_s, np.zeros((len(joining), q))])
-        return replace(point, duals=replace(point.duals, s=s))
+        self.whole = replace(self.whole, shapes=shapes)
+        return replace(point, duals=replace(point.duals, s=np.vstack([point.duals.s, np.zeros((len(joining), q))])))
 
+    def _finish(self, point: Point, slack: Array) -> Point:
+        """The better of the point, made feasible by mixing in the interior, and the best constants."""
+        return concatenate([self._make_feasible(run, point.take(run), slack[:, run]) for run in runs(self.linked)])
 
-def _feasible(search: _Search, found: Point, problem: InMemoryProblem, order: Index) -> Point:
-    """The better of an unfinished fit, if it satisfies all constraints, and the best constants."""
-    whole, duals = search.whole, found.duals
-    zero = Duals(np.zeros_like(duals.v), np.zeros_like(duals.m), np.zeros_like(duals.s))
-    fits = [(np.zeros_like(found.coef), null_model(problem).constant[order])]
-    if len(search._violated(found)[0]) == 0 and not search._crossing(found).any():
-        fits.append((found.coef, found.intercept))
-    tried = [certify(whole, *fit, dual, found.steps) for fit in fits for dual in (duals, zero)]
-    return min(tried, key=lambda one: (not np.isfinite(one.gap).all(), one.objective.sum(), one.gap.sum()))
+    def _make_feasible(self, run: slice, point: Point, slack: Array) -> Point:
+        """The same for a run of coupled levels."""
+        problem, duals, fit = self.whole.take(run), point.duals, (point.coef, point.intercept)
+        assert problem.shapes is not None
+        zero = Duals(np.zeros_like(duals.v), np.zeros_like(duals.m), np.zeros_like(duals.s))
+        mixed = mix(fit, problem.shapes.interior, share_to_mix(slack, self.inner[:, run], *fit))
+        fits = [mixed, (np.zeros_like(point.coef), self.constants[run])]
+        tried = [certify(problem, *one, dual, point.steps) for one in fits for dual in (duals, zero)]
+        return min(tried, key=lambda one: (not np.isfinite(one.gap).all(), one.objective.sum(), one.gap.sum()))
