@@ -1,4 +1,4 @@
-"""The command line as a person meets it: in a process of its own."""
+"""The command line as a person meets it; `demo` and `--version` in a process of their own."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_demo_does_not_overwrite_unless_told(demo):
     folder, _ = demo
     picture = folder / "new" / "wind_power.png"
     picture.write_bytes(b"mine")
-    refused = run_process("demo", "--out", str(folder / "new"), cwd=folder)
+    refused = run("demo", "--out", str(folder / "new"), cwd=folder)
     assert refused.returncode == 1
     assert "--force" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -64,7 +64,7 @@ def test_demo_does_not_overwrite_unless_told(demo):
 
 def test_demo_into_an_impossible_folder_fails_in_one_line(tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    ran = run_process("demo", "--out", str(tmp_path / "file" / "below"), cwd=tmp_path)
+    ran = run("demo", "--out", str(tmp_path / "file" / "below"), cwd=tmp_path)
     assert ran.returncode == 1
     assert "Traceback" not in ran.stderr
     assert "Error:" in ran.stderr
@@ -128,7 +128,7 @@ def test_version():
 
 @pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], []])
 def test_help_says_what_there_is(arguments):
-    ran = run_process(*arguments)
+    ran = run(*arguments)
     assert "demo" in ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
 
@@ -141,6 +141,6 @@ def test_switches_are_shown_without_a_value(command):
 
 
 def test_an_unknown_command_is_named():
-    ran = run_process("fitt")
+    ran = run("fitt")
     assert ran.returncode == 2
     assert "fitt" in ran.stderr

@@ -15,6 +15,7 @@ from pyarrow import csv
 
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
+from quernel.cli.options import FitOptions, TrainingOptions
 from quernel.conformal.table_model import TableModel
 from quernel.data import sources
 from quernel.tables.encoded_rows import ReadOptions
@@ -400,6 +401,9 @@ def test_tails_reach_beyond_the_fitted_levels(folder, tmp_path):
     assert np.all(found > model.predict(table, quantiles=0.9))
     refused = run(*fit, "--tails", "normal", "--force")
     assert "--tails must be one of pareto, none" in refused.stderr
+    options = FitOptions(tails="pareto")
+    assert options.choose_estimator([]).name == "tabular", "which has them, too"
+    assert options.make_estimator("tabular", TrainingOptions()).tails == "pareto"
 
 
 def test_shapes_by_the_names_of_columns(folder, tmp_path):

@@ -164,5 +164,6 @@ def test_a_target_with_a_missing_marker_is_missing_for_the_report(rows, tmp_path
     reports = [
         json.loads(run("report", tmp_path / "m.quernel", path, *options).stdout) for path in (in_csv, in_parquet)
     ]
+    assert [one.pop("data") for one in reports] == ["d.csv", "d.parquet"]
     assert reports[0] == reports[1]
     assert reports[0]["rows_evaluated"] == 150

@@ -1,5 +1,6 @@
 """The page in a browser: it loads without errors, its charts are drawn, its chooser chooses."""
 
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quernel.report.formatting import format_number
 from support.report_page import made
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -47,6 +49,13 @@ for (const event of ["beforeprint", "afterprint"]) {
   window.dispatchEvent(new Event(event));
   seen.folds.push(folded());
 }
+const fan = document.querySelectorAll(".fans svg")[2], box = fan.getBoundingClientRect();
+const note = document.getElementById("values"), [at, text] = JSON.parse(fan.dataset.values).pop();
+const clientX = box.left + at * box.width / fan.viewBox.baseVal.width;
+fan.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY: box.top + 50}));
+seen.hovered = [note.textContent, text, note.offsetWidth > 20 && note.getBoundingClientRect().right <= innerWidth];
+fan.dispatchEvent(new PointerEvent("pointerleave"));
+seen.hovered.push(note.offsetWidth);
 seen.background = getComputedStyle(document.body).backgroundColor;
 parent.document.body.dataset.seen = JSON.stringify(seen);
 </script></body>"""
@@ -97,11 +106,16 @@ def test_charts_are_drawn_and_the_chooser_changes_the_chart(tmp_path, width):
     seen = looked_at(tmp_path, width)
     assert seen["width"] == width
     assert seen["reach"] <= width  # nothing but tables is wider than the window
-    assert seen["before"] == [True, False, False, False, False]
-    assert seen["after"] == [False, False, True, False, False]
+    assert seen["before"] == [k == 0 for k in range(8)]
+    assert seen["after"] == [k == 2 for k in range(8)]
     assert seen["focused"]
     assert seen["labelled"] == 1
-    assert seen["folds"] == [[False], [True], [False]]  # open on paper only
+    assert [set(folds) for folds in seen["folds"]] == [{False}, {True}, {False}]  # open on paper only
+    text, expected, inside, width_after = seen["hovered"]
+    assert text == expected
+    assert "median" in text
+    assert inside
+    assert width_after == 0
     visible = [chart for chart in seen["charts"] if chart["wide"] > 0]
     assert len(visible) == 4  # histogram, calibration, PIT, one fan
     for chart in visible:
@@ -118,33 +132,37 @@ for (let i = 0; i <= Number(first.max); i++) for (let j = 0; j <= Number(second.
   first.value = i; second.value = j;
   first.dispatchEvent(new Event("input"));
   found.push([[...document.querySelectorAll("#what-if output")].map((one) => one.textContent),
-              [...document.querySelectorAll("#what-if tbody td")].map((one) => Number(one.textContent))]);
+              [...document.querySelectorAll("#what-if > .beside > table td")].map((one) => one.textContent),
+              document.querySelector("#what-if .near").textContent]);
 }
-document.body.dataset.found = JSON.stringify([document.getElementById("what-if").hidden, found]);
+const panel = document.getElementById("what-if");
+document.body.dataset.found = JSON.stringify([panel.hidden, JSON.parse(panel.dataset.numbers), found]);
 </script></body>"""
 
 
 def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path):
+    """The panel's own inputs, sent to `predict`: what it shows is the same, to all printed digits."""
     table, model, _, evaluation, page = made()
     document, errors = opened(tmp_path, page.replace("</body>", MOVE))
     assert errors == []
-    hidden, found = json.loads(unescape(re.findall(r'data-found="([^"]*)"', document)[0]))
+    hidden, numbers, found = json.loads(unescape(re.findall(r'data-found="([^"]*)"', document)[0]))
     assert not hidden
     names = re.findall(r'<label for="if-\d">(.*?)</label>', page)
     assert len(names) == 2
-    frame = table.to_pandas().dropna(subset=[model.target])
-    typical = {
-        name: values.dropna().median() if values.dtype.kind in "ifM" else values.mode()[0]
-        for name, values in frame[model.encoder.inputs].items()
-    }
-    labels, curves = zip(*found, strict=True)
-    rows = pd.DataFrame([typical | {names[0]: a, names[1]: b} for a, b in labels])
-    for name in names:
-        if frame[name].dtype.kind in "if":
-            rows[name] = rows[name].astype(str).str.replace(",", "").astype(float)
-    expected = model.predict(rows)
-    scale = np.ptp(expected)
-    assert len(found) > 20
-    assert scale > 0.3 * np.std(evaluation.y)
-    np.testing.assert_allclose(curves, expected, atol=0.02 * scale)  # values of inputs are shown rounded
-    assert np.abs(np.array(curves) - expected[::-1]).max() > 0.1 * scale  # and this can fail
+    points = [dict(zip(names, pair, strict=True)) for pair in itertools.product(*numbers["values"])]
+    expected = model.predict(pd.DataFrame([numbers["row"] | point for point in points]))
+    assert len(found) == len(points) > 20
+    assert np.ptp(expected) > 0.3 * np.std(evaluation.y)
+    for (labels, curve, near), point, quantiles in zip(found, points, expected, strict=True):
+        assert curve == [format_number(value) for value in quantiles[::-1]]
+        assert ("No row" in near) == near.endswith("do not rely on this prediction.")
+        for label, value in zip(labels, point.values(), strict=True):
+            assert label == (format_number(value) if isinstance(value, float) else str(value).lower())
+    assert found[0][1] != found[-1][1]  # so that the lines above can fail
+    # The row is one of the data, and the inputs start at its own values.
+    (rows,) = [sum(all(row[name] == value or name == "sold" for name, value in numbers["row"].items())
+                   for row in table.to_pylist())]  # fmt: skip
+    assert rows == 1
+    start = [int(value) for value in re.findall(r'id="if-\d" min="0" max="\d+" value="(\d+)"', page)]
+    own = [values[k] for values, k in zip(numbers["values"], start, strict=True)]
+    assert own == [numbers["row"][name] for name in names]

@@ -1,12 +1,17 @@
 """Where the curves of the fans are computed."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
+from quernel import KernelQuantileRegressor
+from quernel.kernels import Gaussian
+from quernel.plots import QuantileFanDisplay
 from quernel.plots.inputs import GRID, date_grid
 from quernel.report import charts
-from quernel.report.content import compute_fans
+from quernel.report.effects import compute_fans
+from quernel.report.evaluation import as_table_model
 from support.report_page import LEVELS, fitted
 
 DAY, YEAR = 86_400.0, 365.2425 * 86_400
@@ -62,20 +67,20 @@ def test_rows_at_few_values_are_scattered_sideways_and_all_drawn():
     assert drawn.count("h.1") == 200
 
 
-def test_the_fan_of_many_years_follows_the_model():
+def test_the_trend_of_many_years_follows_the_rows():
     rng = np.random.default_rng(0)
     at = np.sort(rng.choice(21 * 365, 1500, replace=False))
-    y = np.cos(2 * np.pi * at * DAY / YEAR) + 0.1 * rng.normal(size=len(at))
+    y = np.where(at > 10 * 365, 5.0, 0.0) + 0.1 * rng.normal(size=len(at))
     table = pa.table({"day": pa.array(at.astype(np.int32)).cast(pa.date32()), "y": y})
     model, training = fitted(table, "y")
-    (fan,) = compute_fans(model, table, training.y, ["day"])
-    every = np.arange(fan.grid[0], fan.grid[-1], 7 * DAY)  # of one day of the week
-    predicted = model.predict(pa.table({"day": pa.array((every / DAY).astype(np.int32)).cast(pa.date32())}))[:, 1]
-    assert np.ptp(predicted) > 1
-    assert np.abs(np.interp(every, fan.grid, fan.curves[:, 1]) - predicted).max() < 0.1 * np.ptp(predicted)
+    *_, trend = compute_fans(model, table, training.y, ["day"])
+    assert (trend.name, trend.column, trend.kind) == ("day: trend", "day", "date")
+    early, late = trend.grid < 5 * YEAR, trend.grid > 15 * YEAR
+    assert np.abs(trend.curves[early, 1]).max() < 1
+    assert np.abs(trend.curves[late, 1] - 5).max() < 1
 
 
-def test_rare_and_missing_categories_are_drawn_as_the_model_sees_them():
+def test_rare_and_missing_categories_are_averages_of_their_rows():
     rng = np.random.default_rng(0)
     word = rng.choice(["a", "b", None], 300, p=[0.6, 0.3, 0.1]).astype(object)
     word[:8] = [f"rare {k}" for k in range(8)]
@@ -85,8 +90,72 @@ def test_rare_and_missing_categories_are_drawn_as_the_model_sees_them():
     model, training = fitted(table, "y")
     (fan,) = compute_fans(model, table, training.y, ["word"])
     assert fan.categories == ("a", "b", "(missing)", "(other)")
-    middle = float(np.median(table["x"].to_numpy()))
-    alike = pa.table({"word": pa.array(["a", "b", None, "never seen"]), "x": np.full(4, middle)})
-    np.testing.assert_allclose(fan.curves, model.predict(alike))
+    predicted = model.predict(table)
+    rows = [word == "a", word == "b", [one is None for one in word], np.arange(300) < 8]
+    np.testing.assert_allclose(fan.curves, [predicted[one].mean(axis=0) for one in rows])
     assert np.ptp(fan.curves[:, 1]) > 5  # so that the line above could fail
     assert (np.round(fan.x) == 3).sum() == 8  # all rare ones are drawn, in one place
+
+
+def along(model, table, y, name, **options):
+    return QuantileFanDisplay.compute(model, table, y, name, **options)
+
+
+def test_a_column_that_goes_along_with_another_moves_with_it():
+    """The price is that of the size; the weight tells it as well, and is flat if the size stands still."""
+    rng = np.random.default_rng(0)
+    size = rng.uniform(1, 10, 400)
+    weight = size + 0.05 * rng.standard_normal(400)
+    price = 1 + size + 0.1 * rng.standard_normal(400)
+    X = pd.DataFrame({"size": size, "weight": weight})
+    model = KernelQuantileRegressor(LEVELS, kernel=Gaussian((2.0, 40.0)), n_components=60, random_state=0).fit(X, price)
+    whole, table = as_table_model(model, X, "price"), pa.table({"size": size, "weight": weight})
+    (fan,) = compute_fans(whole, table, price, ["weight"])
+    still = along(whole, table, price, "weight")
+    assert np.ptp(still.curves[:, 1]) < 0.2 * np.ptp(price)
+    inside = (fan.grid > 2) & (fan.grid < 9)
+    np.testing.assert_allclose(fan.curves[inside, 1], 1 + fan.grid[inside], atol=0.5)
+    moved = along(whole, table, price, "weight", others="similar", grid=fan.grid)
+    np.testing.assert_allclose(moved.curves, fan.curves)
+
+
+def test_no_prediction_is_for_a_combination_that_does_not_occur():
+    """Dew point is never above temperature: with one of the two standing still it would be, and y negative."""
+    rng = np.random.default_rng(0)
+    temperature = rng.uniform(-10, 30, 300)
+    dew = temperature - rng.uniform(0, 3, 300)
+    y = 1 + 10 * (temperature - dew) + rng.random(300)
+    X = pd.DataFrame({"temperature": temperature, "dew": dew})
+    model = KernelQuantileRegressor(LEVELS, kernel="linear").fit(X, y)
+    whole, table = as_table_model(model, X, "y"), pa.table({"temperature": temperature, "dew": dew})
+    (fan,) = compute_fans(whole, table, y, ["dew"])
+    assert along(whole, table, y, "dew").curves.min() < -50
+    assert fan.curves.min() > 0
+    assert np.all(np.diff(fan.curves, axis=1) >= 0)
+    with pytest.raises(ValueError, match="No row is near"):
+        along(whole, table, y, "dew", others="similar", grid=[1e6])
+
+
+def test_a_date_shows_hour_weekday_month_and_trend_where_they_vary():
+    rng = np.random.default_rng(0)
+    seconds = rng.integers(0, 3 * 365 * 24, 900) * 3600.0
+    hour, weekday = seconds % DAY / 3600, (seconds // DAY + 3) % 7
+    y = 10.0 * (weekday >= 5) + np.sin(2 * np.pi * hour / 24) + 0.1 * rng.standard_normal(900)
+    table = pa.table({"when": pa.array(seconds.astype("int64"), pa.timestamp("s")), "y": y})
+    model, training = fitted(table, "y")
+    hours, weekdays, months, trend = compute_fans(model, table, training.y, ["when"])
+    assert [fan.name for fan in (hours, weekdays, months, trend)] == [
+        f"when: {part}" for part in ("hour of the day", "weekday", "month", "trend")
+    ]
+    assert hours.grid.tolist() == list(range(24))
+    predicted = model.predict(table)
+    np.testing.assert_allclose(hours.curves, [predicted[hour == h].mean(axis=0) for h in range(24)])
+    assert weekdays.categories == ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    np.testing.assert_allclose(weekdays.curves, [predicted[weekday == d].mean(axis=0) for d in range(7)])
+    assert weekdays.curves[5:, 1].min() > weekdays.curves[:5, 1].max() + 3
+    assert months.categories[::11] == ("Jan", "Dec")
+    month = np.array([f"{one:%b}" for one in table["when"].to_pylist()])
+    np.testing.assert_allclose(months.curves[2], predicted[month == "Mar"].mean(axis=0))
+    days = pa.table({"when": pa.array(np.arange(200) % 10, pa.int32()).cast(pa.date32()), "y": rng.random(200)})
+    model, training = fitted(days, "y")
+    assert [fan.name for fan in compute_fans(model, days, training.y, ["when"])] == ["when: trend"]

@@ -1,5 +1,8 @@
 """`quernel.make_report`, and what the top of the page says about baselines and overfitting."""
 
+import base64
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +11,15 @@ import polars as pl
 import pytest
 
 import quernel
-from quernel import KernelQuantileRegressor, KernelRegressor, TabularQuantileRegressor
+from quernel import (
+    ConformalQuantileRegressor,
+    KernelQuantileRegressor,
+    KernelRegressor,
+    QuantileForecaster,
+    TabularQuantileRegressor,
+)
 from quernel.report import report_page
+from quernel.tables import TableError
 from support.report_page import as_number, made, pinball, read
 
 LEVELS = [0.05, 0.5, 0.95]
@@ -59,10 +69,84 @@ def test_arrays_and_the_tabular_estimator_have_a_page(rows):
     assert as_number(reader.row("loss", "This model")[1]) == pytest.approx(expected, rel=1e-3)
 
 
+def test_frames_of_numbers_keep_the_names_of_their_columns(rows):
+    frame, price = rows
+    numbers = pd.DataFrame({"size": frame["size"].fillna(0), "north": (frame["place"] == "north").astype(float)})
+    model = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=40, random_state=0)
+    reader = read(quernel.make_report(model.fit(numbers[:120], price[:120]), numbers[120:], price[120:]))
+    assert {row[0] for row in reader.rows["columns"][1:]} == {"size", "north"}
+
+
 def test_other_models_are_refused_with_what_to_do(rows):
     frame, price = rows
     with pytest.raises(TypeError, match="got KernelRegressor"):
         quernel.make_report(KernelRegressor(), frame, price)
+
+
+def test_two_models_are_shown_side_by_side(rows):
+    frame, price = rows
+    good = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=40, random_state=0)
+    poor = KernelQuantileRegressor([0.02, 0.5, 0.98], kernel="linear", alpha=100.0)
+    good.fit(frame[:120], price[:120])
+    poor.fit(frame[["place"]][:120], price[:120])
+    new, y = frame[120:], price[120:].to_numpy()
+    page = read(quernel.make_report({"good": good, "poor": poor}, new, price[120:]))
+    assert page.rows["models"][0] == ["", "good", "poor"]
+    curves = {"good": good.predict(new), "poor": poor.predict(new[["place"]], quantiles=LEVELS)}
+    losses = {name: pinball(y, one, LEVELS) for name, one in curves.items()}
+    shown = page.row("models", "Mean pinball loss")
+    assert [as_number(text) for text in shown[1:]] == pytest.approx(list(losses.values()), rel=1e-3)
+    change = 100 * (losses["poor"] / losses["good"] - 1)
+    assert page.row("models", "Difference")[2].startswith(f"{change:+.1f} %")
+    low, _, high = curves["poor"].T
+    assert page.row("models", "Coverage of the 90 % interval")[2] == f"{100 * np.mean((low <= y) & (y <= high)):.1f} %"
+    assert "good has the lowest loss" in page.texts[""]
+    with pytest.raises(TableError, match=r"levels of the first, 0\.02 to 0\.98, and KernelQuantileRegressor 2"):
+        quernel.make_report([poor, good], new, price[120:])
+    poor.set_params(quantiles=LEVELS).fit(frame[["place"]][:120], price[:120])
+    other = read(quernel.make_report([poor, good], new, price[120:]))
+    assert "KernelQuantileRegressor 2 has a lower loss than KernelQuantileRegressor 1" in other.texts[""]
+    assert other.row("models", "place = north")
+
+
+def test_the_numbers_are_given_as_json(rows, tmp_path):
+    frame, price = rows
+    model = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=40, random_state=0)
+    model.fit(frame[:120], price[:120])
+    text = quernel.make_report({"a": model, "b": model}, frame[120:], price[120:], tmp_path / "r.json", output="json")
+    assert (tmp_path / "r.json").read_text("utf-8") == text
+    numbers = json.loads(text)
+    curves, y = model.predict(frame[120:]), price[120:].to_numpy()
+    assert np.mean(numbers["pinball_loss"]) == pytest.approx(pinball(y, curves, LEVELS))
+    shares = [one["at_or_below"] for one in numbers["calibration"]]
+    np.testing.assert_allclose(shares, (y[:, None] <= curves).mean(axis=0))
+    assert set(numbers["importance"]) == {"size", "place", "sold"}
+    north = next(one for one in numbers["groups"] if one["name"] == "north")
+    inside = (curves[:, 0] <= y) & (y <= curves[:, 2])
+    assert north["observed"] == pytest.approx(inside[frame["place"][120:] == "north"].mean())
+    assert numbers["models"]["a"]["pinball_loss"] == numbers["models"]["b"]["pinball_loss"]
+    assert len(numbers["periods"]["loss"]) == 3
+    page = quernel.make_report(model, frame[120:], price[120:])
+    held = re.findall(r'href="data:application/json;base64,([^"]*)"', page)[0]
+    assert json.loads(base64.b64decode(held))["pinball_loss"] == numbers["pinball_loss"]
+    with pytest.raises(ValueError, match="output must be"):
+        quernel.make_report(model, frame, price, output="pdf")
+
+
+def test_calibrated_intervals_have_a_page_and_other_wrappers_an_error(rows):
+    frame, price = rows
+    inner = KernelQuantileRegressor(LEVELS, bandwidth="auto", n_components=40, random_state=0)
+    model = ConformalQuantileRegressor(inner, 0.8, random_state=0).fit(frame[:160], price[:160])
+    page = read(quernel.make_report(model, frame[160:], price[160:]))
+    low, high = model.predict_interval(frame[160:]).T
+    y = price[160:].to_numpy()
+    assert page.row("coverage", "80 %, calibrated")[1] == f"{100 * np.mean((low <= y) & (y <= high)):.1f} %"
+    assert as_number(page.row("coverage", "80 %, calibrated")[4]) == pytest.approx(np.mean(high - low), rel=1e-3)
+    folds = ConformalQuantileRegressor(inner, 0.8, method="cv+", cv=2, random_state=0).fit(frame[:160], price[:160])
+    with pytest.raises(ValueError, match="one model and one calibration"):
+        quernel.make_report(folds, frame[160:], price[160:])
+    with pytest.raises(TypeError, match=r"forecasts a series.*quernel forecast --report"):
+        quernel.make_report(QuantileForecaster(3), frame, price)
 
 
 def page_with(**changes):

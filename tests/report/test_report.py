@@ -18,7 +18,8 @@ import quernel
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.report import charts, evaluate_by_refitting, evaluate_on, held_out_rows, report_page
 from quernel.report.charts import Chart, round_ticks
-from quernel.report.content import compute_fans, describe_choices
+from quernel.report.content import describe_choices
+from quernel.report.effects import compute_fans
 from quernel.report.evaluation import EvaluationOptions, find_baselines, predict_linear, predict_unconditional
 from quernel.report.formatting import format_number, format_tick
 from quernel.tables.encoded_rows import read_numbers
@@ -27,7 +28,7 @@ from support.models import plain_regressor
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
 from support.tables import sales
 
-SECTIONS = ["loss", "coverage", "columns", "whatif", "worst", "outside", "data", "choices", "load"]
+SECTIONS = ["loss", "coverage", "columns", "whatif", "worst", "predictions", "outside", "data", "choices", "load"]
 OUTSIDE_WORLD = r"https?:|//[a-z]|\bsrc=|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")|fetch\(|XMLHttp"
 
 
@@ -47,7 +48,7 @@ def held_out():
 def test_the_page_is_whole_and_has_every_section(reader):
     assert [name for name in reader.ids if name in SECTIONS] == SECTIONS
     assert len(set(reader.ids)) == len(reader.ids)
-    links = [attrs["href"][1:] for tag, attrs in reader.tags if tag == "a"]
+    links = [attrs["href"][1:] for tag, attrs in reader.tags if tag == "a" and "download" not in attrs]
     assert links == SECTIONS
     assert [tag for tag, _ in reader.tags].count("h1") == 1
 
@@ -60,7 +61,8 @@ def test_the_page_needs_nothing_from_outside():
 
 def test_every_picture_has_words(reader):
     pictures = [attrs for tag, attrs in reader.tags if tag == "svg"]
-    assert len(pictures) == 3 + 5  # histogram, calibration, PIT, and a fan for each column
+    assert len(pictures) == 3 + 4 + 4  # histogram, calibration, PIT, and a fan for each column, four of dates
+    assert all(len(json.loads(attrs["data-values"])) > 1 for attrs in pictures)  # at the pointer
     assert all(len(attrs["aria-label"]) > 40 and attrs["role"] == "img" for attrs in pictures)
     assert len({attrs["aria-label"] for attrs in pictures}) == len(pictures)
 
@@ -130,10 +132,10 @@ def page_of(columns, y):
 def test_a_page_about_one_column_does_not_speak_of_others(reader):
     x = np.random.default_rng(0).random(80)
     page = page_of({"x": x}, x)
-    assert "the other columns are" in reader.texts["columns"]
+    assert "The other columns are" in reader.texts["columns"]
     assert "Rows are jittered sideways." in reader.texts["columns"]  # those of a place
     assert "jittered" not in page.texts["columns"]
-    assert "the other columns are" not in page.texts["columns"]
+    assert "The other columns are" not in page.texts["columns"]
     choosers = [[attrs for _, attrs in one.tags if attrs.get("class") == "chooser"] for one in (page, reader)]
     assert ["hidden" in attrs for (attrs,) in choosers] == [True, False]
     assert "quernel predict 'a b.quernel' new.csv" in page.texts["load"]  # as a shell takes it
@@ -438,36 +440,23 @@ def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
     assert len(find_baselines()) == 2
 
 
-def test_a_fan_is_what_the_model_predicts_for_a_typical_row():
+def test_a_fan_is_the_mean_of_predictions_for_rows_with_such_values():
     table, model, training, _, _ = made()
     whole = table.filter(np.isfinite(table["price"].to_numpy(zero_copy_only=False)))
     size, place, garden = compute_fans(model, whole, training.y, ["size", "place", "garden"])
-    typical = {
-        "age": float(np.median(whole["age"].to_numpy())),
-        "place": "north",
-        "garden": False,
-        "sold": whole["sold"].cast(pa.int64()).drop_null().to_numpy(),
-    }
-    typical["sold"] = pa.array([int(np.median(typical["sold"]))]).cast(whole["sold"].type)[0].as_py()
-    row = pa.table({name: [value] for name, value in ({"size": size.grid[20]} | typical).items()})
-    np.testing.assert_allclose(model.predict(row)[0], size.curves[20], rtol=1e-6)
+    predicted, sizes = model.predict(whole), whole["size"].to_numpy(zero_copy_only=False)
+    distance = np.abs(sizes - size.grid[20])
+    reach = max(np.nanquantile(distance, 0.11), 0.05 * np.ptp(size.grid))
+    near = predicted[distance < reach]
+    assert np.all((near.min(axis=0) < size.curves[20]) & (size.curves[20] < near.max(axis=0)))
+    np.testing.assert_allclose(size.curves[20], near.mean(axis=0), atol=0.2 * np.ptp(size.curves[:, 1]))
+    assert np.ptp(size.curves[:, 1]) > 0.5 * np.std(training.y)
     assert place.categories[0] == "north"
     assert set(place.categories) == {"north", "south", "east", "(missing)"}
-    middle = float(np.nanmedian(whole["size"].to_numpy(zero_copy_only=False)))
-    south = pa.table({name: [value] for name, value in ({"size": middle} | typical | {"place": "south"}).items()})
-    np.testing.assert_allclose(model.predict(south)[0], place.curves[place.categories.index("south")], rtol=1e-6)
+    south = predicted[np.array(whole["place"].to_pylist()) == "south"].mean(axis=0)
+    np.testing.assert_allclose(south, place.curves[place.categories.index("south")])
     assert garden.categories == ("false", "true")
     assert len(garden.x) > 200
-
-
-def test_dates_are_shown_at_one_time_of_the_week():
-    table, model, training, _, _ = made()
-    whole = table.filter(np.isfinite(table["price"].to_numpy(zero_copy_only=False)))
-    (sold,) = compute_fans(model, whole, training.y, ["sold"])
-    assert 30 < len(sold.grid) <= 61
-    assert np.ptp(sold.grid % (7 * 86_400)) == pytest.approx(0, abs=1e-3)
-    times = whole["sold"].cast(pa.int64()).drop_null().to_numpy() / 1e6
-    assert times.min() <= sold.grid[0] < sold.grid[-1] <= times.max()
 
 
 def test_charts_put_values_where_they_belong():
@@ -512,6 +501,11 @@ def test_fit_and_report_write_pages(sales_files, tmp_path):
     assert (report["rows_evaluated"], report["unseen"]) == (100 - sales(100, seed=1)["price"].null_count, False)
     assert "sales" not in (tmp_path / "new.html").read_text("utf-8")
     assert "new.csv, 100 rows" in read((tmp_path / "new.html").read_text("utf-8")).texts[""]
+    code, out, err = run("report", "m.quernel", "new.csv", "--compare", "m.quernel", "--out", "both.html", "--json")
+    assert code == 0, err
+    models = json.loads(out)["models"]
+    assert models["m"]["pinball_loss"] == models["m.quernel"]["pinball_loss"] == report["pinball_loss"]
+    assert "Difference" in {row[0] for row in read((tmp_path / "both.html").read_text("utf-8")).rows["models"]}
     code, out, _ = run("report", "m.quernel", "new.csv", "--out", "again.html")
     assert code == 0
     assert "again.html" in out

@@ -43,14 +43,15 @@ from quernel.cli.report import (
     check_report_path,
     print_evaluation,
     report_by_refitting,
-    summarize_evaluation,
     write_report,
 )
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.persistence import save
+from quernel.report.comparison import summarize_page
 from quernel.report.formatting import format_count
+from quernel.report.sections import render_page
 from quernel.tables.training_data import AnyTrainingData, StreamedTrainingData
 
 # Up to this many input columns are printed one by one.
@@ -93,7 +94,7 @@ def fit(
     check_checkpoint(checkpoint)
     check_new_files([model], force=force)
     check_report_path(report, force=force)
-    evaluation = None
+    page = None
     options = reading.read_options(target, groups=estimation.groups)
     with load_training_data(source, options, parse_bytes(reading.max_memory), reading.dask) as (table, training):
         if isinstance(training, StreamedTrainingData):
@@ -114,19 +115,19 @@ def fit(
         summary = _summarize(table_model, training, source, model, seconds) | {"estimator_reason": choice.reason}
         if report is not None:
             with _explain_report_failure(model, source, report):
-                evaluation, page = report_by_refitting(
+                page = report_by_refitting(
                     table_model, table, training, seed=estimation.seed, time_ordered=intervals.time_ordered,
                     data=source.name, model_file=model.name,
                 )  # fmt: skip
-                write_report(page, report, force=force)
-            summary |= {"report": str(report), "evaluation": summarize_evaluation(evaluation)}
+                write_report(render_page(page), report, force=force)
+            summary |= {"report": str(report), "evaluation": summarize_page(page)}
     if as_json:
         typer.echo(json.dumps(summary))
         return
     console.print(columns_table(training))
     _print_fit(summary)
-    if evaluation is not None and report is not None:
-        print_evaluation(evaluation, report)
+    if page is not None and report is not None:
+        print_evaluation(page.evaluation, report)
 
 
 def fit_with_progress(

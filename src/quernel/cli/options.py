@@ -224,8 +224,7 @@ class FitOptions(ModelOptions):
     no_recalibrate: bool = kernel_option(
         False, "Do not shift the levels by what held-out residuals show; rows that are streamed never are shifted."
     )
-
-    tails: str | None = kernel_option(
+    tails: str | None = model_option(
         None, '"pareto" fits a generalised Pareto law beyond the outer levels, for levels such as 0.999; or "none".'
     )
 
@@ -276,7 +275,7 @@ class FitOptions(ModelOptions):
     def make_estimator(self, name: str, data: TrainingOptions) -> TabularQuantileRegressor | KernelQuantileRegressor:
         """Return the estimator "tabular" or "kernel", unfitted, after checking its parameters."""
         if name == "tabular":
-            tabular = TabularQuantileRegressor(**self.common_params())
+            tabular = TabularQuantileRegressor(**self.common_params(), tails=self._parse_tails())
             with cli_error_names():
                 tabular._check_parameters()
             return tabular
@@ -292,8 +291,7 @@ class FitOptions(ModelOptions):
             params["recalibrate"] = False
         if self.inference:
             params["inference"] = True
-        if self.tails is not None:
-            params["tails"] = None if check_one_of("--tails", self.tails, ("pareto", "none")) == "none" else self.tails
+        params["tails"] = self._parse_tails()
         params |= {name: parse_signs(f"--{name}", text) for name, text in self._shape_texts()}
         params |= {"lower": self.lower, "upper": self.upper}
         if data.log_target and (self.lower is not None or self.upper is not None):
@@ -301,6 +299,11 @@ class FitOptions(ModelOptions):
         kernel = KernelQuantileRegressor(**params)
         _check_estimator(kernel, data.dask)
         return kernel
+
+    def _parse_tails(self) -> str | None:
+        """Return `tails` of the estimators."""
+        name = "none" if self.tails is None else check_one_of("--tails", self.tails, ("pareto", "none"))
+        return None if name == "none" else name
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,12 @@ from quernel.conformal.table_model import TableModel, describe_unseen
 from quernel.data import memory_budget
 from quernel.estimators import KernelQuantileRegressor
 from quernel.plots.inputs import replace_missing_markers
-from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed, report_page
-from quernel.report.evaluation import check_target
+from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed
+from quernel.report.comparison import summarize_page
+from quernel.report.content import Page, compute_page
+from quernel.report.evaluation import check_comparable, check_target
 from quernel.report.formatting import format_count, format_number
+from quernel.report.sections import render_page
 from quernel.tables import TableError
 from quernel.tables.encoded_rows import (
     RowSample,
@@ -60,9 +64,16 @@ def report(
             "Bound what random features cost compared with the exact kernel; DATA must be the training data.",
         ),
     ] = False,
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another model of the same target to show beside it; may be given several times."),
+    ] = None,
+    time_ordered: Annotated[
+        bool, flag("--time-ordered", "Rows are in time order: show coverage over time, and drift, without dates, too.")
+    ] = False,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     force: Annotated[bool, flag("--force", "Overwrite an existing file.")] = False,
-    as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print the numbers of the report as JSON.")] = False,
 ) -> None:
     """Evaluate a model on a data file and write a self-contained HTML report.
 
@@ -71,8 +82,12 @@ def report(
     source = Source(data, query)
     check_outputs({"--out": out}, source, model)
     check_report_path(out, force=force)
-    fitted = load_table_model(model)
-    sample = _read_sample(fitted, source, memory_budget(parse_bytes(max_memory)))
+    models = {model.stem: load_table_model(model)}
+    for path in compare or []:
+        models[path.stem if path.stem not in models else str(path)] = load_table_model(path)
+    check_comparable(models)
+    fitted, others = models.pop(model.stem), models
+    sample = _read_sample(fitted, source, memory_budget(parse_bytes(max_memory)), others)
     target = read_numbers(sample.table, fitted.target)
     finite = np.isfinite(target)
     if finite.sum() < MIN_ROWS:
@@ -85,15 +100,17 @@ def report(
     X = fitted.encoder.transform(sample.table.filter(finite))
     gap = _kernel_gap(fitted, X, y, source, whole=sample.whole) if kernel_gap else None
     with working(f"Evaluating the model on {finite.sum():,} rows"):
-        evaluation = evaluate_on(fitted, X, y, None if sample.whole else sample.n_counted)
-        page = report_page(
-            fitted, sample.table, evaluation, data=source.name, model_file=model.name, sample=sample, kernel_gap=gap
-        )
-    write_report(page, out, force=force)
+        out_of = None if sample.whole else sample.n_counted
+        evaluation = evaluate_on(fitted, X, y, out_of, time_ordered=time_ordered)
+        page = compute_page(
+            fitted, sample.table, evaluation, data=source.name, model_file=model.name, sample=sample, kernel_gap=gap,
+            name=model.stem, others=others,
+        )  # fmt: skip
+    write_report(render_page(page), out, force=force)
     if as_json:
         ends = ("lower", "upper", "similarity_bound")
         bracket = {} if gap is None else {"kernel_gap": {end: getattr(gap, end).tolist() for end in ends}}
-        typer.echo(json.dumps({"report": str(out)} | summarize_evaluation(evaluation) | bracket))
+        typer.echo(json.dumps({"report": str(out)} | summarize_page(page) | bracket))
         return
     if gap is not None:
         console.print(str(gap))
@@ -124,17 +141,19 @@ def _kernel_gap(fitted: TableModel, X: Array, y: Array, source: Source, *, whole
         ) from error
 
 
-def _read_sample(fitted: TableModel, source: Source, allowed: float) -> RowSample:
+def _read_sample(fitted: TableModel, source: Source, allowed: float, others: Mapping[str, TableModel]) -> RowSample:
     """Read the inputs and the target: all rows or, if these exceed the allowed bytes, a random sample."""
     encoder, target = fitted.encoder, fitted.target
+    inputs = list(dict.fromkeys([*encoder.inputs, *(name for one in others.values() for name in one.encoder.inputs)]))
     options = model_csv_options(encoder) if source.query is None else CsvOptions(tuple(encoder.missing))
-    with source.working("Reading {}"), source.open(options, {*encoder.inputs, target}.__contains__) as table:
-        _check_columns(fitted, table.schema, source)
+    with source.working("Reading {}"), source.open(options, {*inputs, target}.__contains__) as table:
+        for one in (fitted, *others.values()):
+            _check_columns(one, table.schema, source)
         if not table.n_rows:
             raise TableError(f"{source} has no rows.")
         size = table.n_bytes + 8 * table.n_rows * len(encoder.names)
         limit = table.n_rows if size <= allowed else choose_sample_size(len(encoder.names), allowed)
-        sample = sample_rows(table, encoder.inputs, target, limit, SEED, encoder.missing)
+        sample = sample_rows(table, inputs, target, limit, SEED, encoder.missing)
         return replace(sample, table=replace_missing_markers(encoder, sample.table, target))
 
 
@@ -176,8 +195,8 @@ def report_by_refitting(
     time_ordered: bool,
     data: str,
     model_file: str,
-) -> tuple[Evaluation, str]:
-    """Evaluate a model by refitting it without held-out training rows; return the evaluation and the report.
+) -> Page:
+    """Evaluate a model by refitting it without held-out training rows; return the contents of the report.
 
     Parameters
     ----------
@@ -191,7 +210,7 @@ def report_by_refitting(
     if isinstance(training, TrainingData):
         with working("Evaluating the model on held-out rows"):
             evaluation = evaluate_by_refitting(model, training, seed=seed, time_ordered=time_ordered)
-            return evaluation, report_page(model, table, evaluation, data=data, model_file=model_file)
+            return compute_page(model, table, evaluation, data=data, model_file=model_file)
     with working("Sampling rows for the report"):
         allowed = memory_budget(getattr(model.model, "max_memory", None))
         most = choose_sample_size(len(model.encoder.names), allowed)
@@ -199,30 +218,12 @@ def report_by_refitting(
         sample = sample_rows(training.table, columns, training.options.target, most, seed)
     with fitting("Evaluating the model on held-out rows"):
         evaluation = evaluate_streamed(model, training, sample, seed=seed, time_ordered=time_ordered)
-    page = report_page(model, sample.table, evaluation, data=data, model_file=model_file, sample=sample)
-    return evaluation, page
+    return compute_page(model, sample.table, evaluation, data=data, model_file=model_file, sample=sample)
 
 
 def write_report(text: str, out: Path, *, force: bool) -> None:
     """Write the report atomically."""
     write_text_atomically(out, text, overwrite=force)
-
-
-def summarize_evaluation(evaluation: Evaluation) -> dict[str, Any]:
-    """Return losses and coverage as shown in the report, for --json."""
-    return {
-        "rows_evaluated": len(evaluation.y),
-        "sample_of": evaluation.out_of,
-        "unseen": evaluation.unseen,
-        "rows_outside": int(evaluation.outside.sum()),
-        "quantiles": evaluation.levels.tolist(),
-        "pinball_loss": evaluation.losses().tolist(),
-        "baselines": {name: evaluation.losses(name).tolist() for name in evaluation.baselines},
-        "intervals": [
-            {"coverage": one.nominal, "observed": one.observed, "mean_width": one.width, "calibrated": one.calibrated}
-            for one in evaluation.intervals()
-        ],
-    }
 
 
 def print_evaluation(evaluation: Evaluation, out: Path) -> None:

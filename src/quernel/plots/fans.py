@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.plots.inputs import (
+    GRID,
     Floats,
     convert_grid,
     find_column,
@@ -17,6 +18,7 @@ from quernel.plots.inputs import (
     make_grid,
     predict_quantiles,
     split_columns,
+    to_seconds,
 )
 from quernel.plots.style import (
     ACCENT,
@@ -42,12 +44,14 @@ SAME_LEVEL = 1e-9
 DASHES: list[Any] = ["--", ":", "-.", (0, (6, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
 # Of more bands the legend names so many, evenly chosen.
 MAX_BANDS_IN_LEGEND = 5
-OTHERS = ("typical", "average")
-# Points of the default grid, and rows over which others="average" averages.
+OTHERS = ("typical", "average", "similar")
+# Points of the default grid, and rows over which others="average" and others="similar" average.
 GRID_POINTS = 200
-AVERAGED_ROWS = 100
+AVERAGED_ROWS, SIMILAR_ROWS = 100, 2000
 # Half the width of the bar of a category; neighbouring categories are 1 apart.
 HALF_WIDTH = 0.35
+# Similar rows: those within this share of the span of the grid, but at least so many, or a tenth of the rows.
+NEAR_SHARE, NEAR_ROWS = 0.05, 40
 # Width of a letter of a tick label, and the longest label that is written rotated.
 INCHES_PER_LETTER, MAX_LABEL_LENGTH = 0.08, 24
 
@@ -279,9 +283,12 @@ class QuantileFanDisplay(Display):
         estimator : fitted quantile regressor, a pipeline that ends in one, or a TableModel
         X, y : data to draw, and to take the values of the other columns from
         column : name or position
-        others : {"typical", "average"}, default="typical"
+        others : {"typical", "average", "similar"}, default="typical"
             Values of the other columns. "typical": their medians, or most frequent categories. "average": those of a
-            sample of a hundred rows, over which the curves are averaged (partial dependence, Friedman 2001).
+            sample of a hundred rows, over which the curves are averaged (partial dependence, Friedman 2001). "similar":
+            those of the rows themselves; curves are averages of predictions for rows whose value of the column is near
+            (marginal plots of Apley and Zhu 2020). Columns that go along with this one then move with it, and no
+            prediction is for a combination of values that does not occur.
         quantiles : levels, or None for the fitted ones
         grid : array-like of values of the column
             By default between its 0.5 % and 99.5 % quantiles, or at its ten most frequent categories. Times of day may
@@ -293,13 +300,17 @@ class QuantileFanDisplay(Display):
         columns = split_columns(estimator, X)
         j = find_column(column, columns.names)
         points = make_grid(columns.values[j], GRID_POINTS) if grid is None else convert_grid(grid, columns.values[j])
-        rows = columns.typical_row if others == "typical" else columns.take(sample_rows(columns.n_rows))
+        most = SIMILAR_ROWS if others == "similar" else AVERAGED_ROWS
+        rows = columns.typical_row if others == "typical" else columns.take(sample_rows(columns.n_rows, most))
         n_rows = len(rows[0])
-        # All rows at the first point of the grid, then all rows at the second, ...
-        product = [np.tile(values, len(points)) for values in rows]
-        product[j] = np.repeat(points, n_rows)
-        curves, levels = predict_quantiles(estimator, columns.assemble(product), quantiles)
-        curves = curves.reshape(len(points), n_rows, -1).mean(axis=1)
+        if others == "similar":
+            curves, levels = predict_quantiles(estimator, columns.assemble(rows), quantiles)
+            curves = average_similar(rows[j], curves, points)
+        else:  # all rows at the first point of the grid, then all rows at the second, ...
+            product = [np.tile(values, len(points)) for values in rows]
+            product[j] = np.repeat(points, n_rows)
+            curves, levels = predict_quantiles(estimator, columns.assemble(product), quantiles)
+            curves = curves.reshape(len(points), n_rows, -1).mean(axis=1)
         order = np.argsort(levels)
         target = np.asarray(y, dtype=np.float64)
         return cls(columns.values[j], target, points, curves[:, order], levels[order], columns.names[j], y_label)
@@ -348,8 +359,40 @@ def _label_categories(ax: "Axes", labels: list[str]) -> None:
         ax.set_xticks(range(len(labels)), labels, rotation=30, ha="right", rotation_mode="anchor")
 
 
-def sample_rows(n_rows: int) -> NDArray[np.intp]:
+def sample_rows(n_rows: int, most: int = AVERAGED_ROWS) -> NDArray[np.intp]:
     """Return sorted positions of a random sample of rows, the same in every call; all rows if they are few."""
-    if n_rows <= AVERAGED_ROWS:
+    if n_rows <= most:
         return np.arange(n_rows)
-    return np.sort(np.random.default_rng(0).choice(n_rows, AVERAGED_ROWS, replace=False))
+    return np.sort(np.random.default_rng(0).choice(n_rows, most, replace=False))
+
+
+def average_similar(values: NDArray[Any], curves: Floats, grid: NDArray[Any]) -> Floats:
+    """Average the curves (n, q) of rows over those whose value of a column (n,) is near each point of a grid, (g, q).
+
+    Near are rows with the same category or, where a column has few distinct values, with the same one. Elsewhere rows
+    count by the tricube of their distance, as in a local average of degree 0 (Cleveland 1979): curves keep their order,
+    and stay within the range of what they average.
+    """
+    if values.dtype.kind == "O":
+        distance = (values.astype(str)[None, :] != grid.astype(str)[:, None]).astype(float)
+        reach, span = np.full(len(grid), 0.5), 1.0
+    else:
+        is_date = values.dtype.kind == "M"
+        at, x = (to_seconds(one) if is_date else np.asarray(one, dtype=float) for one in (grid, values))
+        distance = np.abs(x[None, :] - at[:, None])
+        known = np.isfinite(x)
+        distance[:, ~known] = np.inf if known.any() else 0.0
+        span = float(np.ptp(x[known])) if known.any() else 0.0
+        k = int(np.clip(known.sum() // 10, 1, NEAR_ROWS)) - 1
+        # A little more than the distance of the last of them, whose weight would be 0.
+        reach = np.maximum(1.1 * np.partition(distance, k, axis=1)[:, k], NEAR_SHARE * np.ptp(at))
+        if len(np.unique(x[known])) <= GRID.few_values and np.isin(at, x).all():
+            reach = np.zeros(len(at))
+    reach = reach[:, None]
+    share = np.minimum(distance, reach) / np.where(reach > 0, reach, 1.0)
+    weight = (1 - share**3) ** 3 * (distance <= reach)
+    total = weight.sum(axis=1)
+    far = (total == 0) | (distance.min(axis=1) > span)
+    if far.any():
+        raise ValueError(f"No row is near {grid[np.argmax(far)]}. Give a grid within the values of the column.")
+    return weight @ curves / total[:, None]

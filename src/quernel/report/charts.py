@@ -6,7 +6,8 @@ style sheet, for light and dark themes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Self
@@ -46,6 +47,8 @@ FEW_TICKS, MOST_STEPS, MOST_BARS = 6, 100_000, 16
 # Of a fan chart: rows that are drawn (a random sample), their jitter relative to the distance to the next value, half
 # the width of a category, and the margin beside the first and the last one; categories are 1 apart.
 MOST_POINTS, JITTER, HALF_WIDTH, MARGIN = 400, 0.2, 0.35, 0.6
+# Ranges in the text at a pointer.
+MOST_RANGES = 3
 # Letters of the names of categories that fit on a line below the chart, and beyond its ends.
 LETTERS, LETTERS_LEFT, LETTERS_RIGHT = 52, 4, 1
 
@@ -81,6 +84,7 @@ class Chart:
         self.left = LABEL + LETTER * max((len(text) for _, text in self.y_ticks), default=0)
         self.tick_lines, self.bottom = tick_lines, HEIGHT - BOTTOM - LINE * (tick_lines - 1)
         self.marks: list[str] = []
+        self.values: list[tuple[float, str]] = []
 
     def across(self, x: ArrayLike) -> Array:
         """Where x is in the drawing."""
@@ -119,10 +123,15 @@ class Chart:
         for at, bottom, top in zip(np.asarray(x), np.asarray(low), np.asarray(high), strict=True):
             self.line([at, at], [bottom, top], kind)
 
+    def hover(self, x: ArrayLike, texts: Iterable[str]) -> None:
+        """Give values to show where a pointer is nearest to each x."""
+        self.values += [(round(float(at), 1), text) for at, text in zip(self.across(x), texts, strict=True)]
+
     def svg(self) -> str:
         """Return the chart as text."""
+        values = f' data-values="{escape(json.dumps(self.values))}"' if self.values else ""
         return (
-            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.alt)}">'
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.alt)}"{values}>'
             f"{self._frame()}{''.join(self.marks)}</svg>"
         )
 
@@ -211,6 +220,9 @@ def draw_histogram(y: Array, name: str) -> str:
     ends, top = (edges[0], edges[-1]), 1.05 * counts.max()
     chart = Chart(ends, (0, top), alt=alt, x_label=name, y_label="rows", x_ticks=x_ticks)
     chart.bars(edges, counts, "bar")
+    bars = zip(edges[:-1], edges[1:], counts, strict=True)
+    middles = (edges[1:] + edges[:-1]) / 2
+    chart.hover(middles, (f"{format_number(a)} to {format_number(b)}\n{n:,} rows" for a, b, n in bars))
     return chart.svg()
 
 
@@ -245,6 +257,12 @@ def draw_calibration(display: CalibrationDisplay) -> str:
     chart.whiskers(display.levels[ties], display.below[ties], display.observed[ties], "thin")
     chart.dots(display.levels[display.holds], display.nearest[display.holds], "good")
     chart.dots(display.levels[~display.holds], display.nearest[~display.holds], "bad")
+    numbers = zip(display.levels, display.observed, display.lower, display.upper, strict=True)
+    texts = [
+        f"level {level:g}\n{format_share(share)} at or below\nby chance {format_share(a)} to {format_share(b)}"
+        for level, share, a, b in numbers
+    ]
+    chart.hover(display.levels, texts)
     return chart.svg()
 
 
@@ -258,7 +276,10 @@ def draw_pit(display: PITDisplay) -> str:
     chart = Chart((0, 1), (0, top), alt=alt, x_label="between quantile levels", y_label="observed / expected")
     chart.bars(edges, display.density, "bar")
     chart.line([0, 1], [1, 1], "guide")
-    chart.whiskers(edges[:-1] + np.diff(edges) / 2, low, high, "whisker")
+    middles = edges[:-1] + np.diff(edges) / 2
+    chart.whiskers(middles, low, high, "whisker")
+    bars = zip(edges[:-1], edges[1:], display.density, strict=True)
+    chart.hover(middles, (f"level {a:g} to {b:g}\n{density:.2f} of expected" for a, b, density in bars))
     return chart.svg()
 
 
@@ -269,12 +290,13 @@ def draw_over_time(
     *,
     reference: Array,
     chance: tuple[Array, Array] | None = None,
+    dated: bool = True,
 ) -> str:
     """Return the chart of a value in consecutive periods.
 
     Parameters
     ----------
-    times : ndarray of shape (b,), a time within each period, in seconds since 1970
+    times : ndarray of shape (b,), a time within each period, in seconds since 1970; numbers of rows, if not `dated`
     values : ndarray of shape (b,)
     name : str, what the values are, for the upright axis
     reference : ndarray of shape (b,), what they are compared with: a dashed line
@@ -283,10 +305,12 @@ def draw_over_time(
     everything = np.concatenate([values, reference, *(chance or ())])
     room = 0.06 * (everything.max() - everything.min())
     least = max(everything.min() - room, 0.0)
-    alt = f"{name} from {format_date(times[0])} to {format_date(times[-1])}: " + ", ".join(map(format_number, values))
-    ticks = calendar_ticks(times[0], times[-1])
+    names = [(format_date if dated else format_number)(at) for at in times]
+    alt = f"{name} from {names[0]} to {names[-1]}: " + ", ".join(map(format_number, values))
+    ticks = calendar_ticks(times[0], times[-1]) if dated else None
     ends, top = (times[0], times[-1]), everything.max() + room
-    chart = Chart(ends, (least, top), alt=alt, x_label="time", y_label=name, x_ticks=ticks)
+    x_label = "time" if dated else "row, in time order"
+    chart = Chart(ends, (least, top), alt=alt, x_label=x_label, y_label=name, x_ticks=ticks)
     holds = np.ones(len(values), dtype=bool)
     if chance is not None:
         chart.band(times, *chance, "chance")
@@ -295,6 +319,8 @@ def draw_over_time(
     chart.line(times, values, "thin")
     chart.dots(times[holds], values[holds], "good")
     chart.dots(times[~holds], values[~holds], "bad")
+    points = zip(names, values, reference, strict=True)
+    chart.hover(times, (f"{when}\n{format_number(a)}\ndashed: {format_number(b)}" for when, a, b in points))
     return chart.svg()
 
 
@@ -317,6 +343,8 @@ class ColumnFan:
         Rows to draw.
     jitter : float
         By how much rows at categories, or at a few distinct values, are moved sideways at most.
+    column : str
+        The column that this is, or is a part of, such as the hour of a date.
     """
 
     name: str
@@ -327,9 +355,10 @@ class ColumnFan:
     x: Array
     y: Array
     jitter: float = 0.0
+    column: str = ""
 
     @classmethod
-    def from_display(cls, display: QuantileFanDisplay) -> Self:
+    def from_display(cls, display: QuantileFanDisplay, column: str = "") -> Self:
         """Convert the numbers of a display to coordinates, with a random sample of its rows."""
         shown = np.random.default_rng(0).permutation(len(display.y))[:MOST_POINTS]
         x, grid, kind = display.x[shown], display.grid, "number"
@@ -347,7 +376,8 @@ class ColumnFan:
         x = x + np.random.default_rng(1).uniform(-jitter, jitter, len(x))
         there = np.isfinite(x)
         name = str(display.x_label)
-        return cls(name, kind, grid, categories, display.curves, x[there], display.y[shown][there], jitter)
+        y = display.y[shown][there]
+        return cls(name, kind, grid, categories, display.curves, x[there], y, jitter, column or name)
 
     def ticks(self, low: float, high: float) -> tuple[Ticks | None, int]:
         """Return the ticks of the axis, or None for round numbers, and on how many lines their names are."""
@@ -356,13 +386,30 @@ class ColumnFan:
         ticks = {"date": calendar_ticks, "time": clock_ticks}.get(self.kind)
         return None if ticks is None else ticks(low, high), 1
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The points of the grid as text."""
+        format_value = {"date": format_date, "time": format_time}.get(self.kind, format_number)
+        return self.categories or [format_value(value) for value in self.grid]
+
+    def value_texts(self, levels: Array) -> list[str]:
+        """Return what is predicted at each point of the grid: the median and the outer bands, or all levels."""
+        parts = pair_levels(levels)
+        texts = []
+        for name, curve in zip(self.names, self.curves, strict=True):
+            lines = [name] if parts.median is None else [name, f"median {format_number(curve[parts.median])}"]
+            for a, b in parts.bands[:MOST_RANGES]:
+                ends = f"{format_number(curve[a])} to {format_number(curve[b])}"
+                lines.append(f"{format_share(levels[b] - levels[a], 0)}: {ends}")
+            lines += [f"level {levels[k]:g}: {format_number(curve[k])}" for k in parts.singles[:MOST_RANGES]]
+            texts.append("\n".join(lines))
+        return texts
+
     def describe(self, levels: Array, target: str) -> str:
         """Describe the chart for screen readers by its first, highest and last point."""
         middle = int(np.argmin(np.abs(levels - 0.5)))
         at = [0, int(np.argmax(self.curves[:, middle])), len(self.grid) - 1]
-        format_value = {"date": format_date, "time": format_time}.get(self.kind, format_number)
-        names = self.categories or [format_value(value) for value in self.grid]
-        points = []
+        names, points = self.names, []
         for k in dict.fromkeys(at):
             lowest, value, highest = map(format_number, self.curves[k, [0, middle, -1]])
             points.append(f"at {names[k]} {value}" + (f" ({lowest} to {highest})" if len(levels) > 1 else ""))
@@ -397,6 +444,7 @@ def draw_fan(fan: ColumnFan, levels: Array, target: str) -> str:
             chart.line(x, curves[:, k], "single")
         if parts.median is not None:
             chart.line(x, curves[:, parts.median], "median")
+    chart.hover(fan.grid, fan.value_texts(levels))
     return chart.svg()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,21 +14,14 @@ from numpy.typing import NDArray
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.features import LandmarkPredictor
-from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, QuantileFanDisplay
+from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay
 from quernel.plots.calibration import binomial_band
-from quernel.plots.inputs import (
-    drop_missing,
-    is_time_of_day,
-    make_grid,
-    predict_quantiles,
-    split_columns,
-    to_dates,
-    to_seconds,
-)
 from quernel.plots.style import truncate
-from quernel.report.charts import ColumnFan, name_category
-from quernel.report.evaluation import Evaluation
+from quernel.report.charts import ColumnFan
+from quernel.report.effects import WhatIf, compute_fans, compute_what_if
+from quernel.report.evaluation import Evaluation, evaluate_alike
 from quernel.report.formatting import format_date, format_number, format_share, format_time
+from quernel.report.reliability import Group, Periods, compute_groups, compute_periods
 from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
 from quernel.tables.columns import Column
 from quernel.tables.encoded_rows import RowSample, read_numbers
@@ -47,8 +40,6 @@ class PageOptions:
     n_repeats: int = 3  # permutations of each column
     dimension_rows: int = 1000  # on which the effective dimension is computed, at most
     max_fans: int = 30  # columns with a fan chart, the most important ones
-    grid_points: int = 60  # of the curves of a fan chart
-    what_if_points: int = 15  # of each input of the what-if panel, at most
 
 
 OPTIONS = PageOptions()
@@ -69,23 +60,6 @@ class Choice(NamedTuple):
     name: str
     value: str
     why: str
-
-
-class WhatIf(NamedTuple):
-    """Predicted quantiles of a typical row whose one or two most important columns vary.
-
-    Attributes
-    ----------
-    names : sequence of str
-        These columns.
-    labels : sequence of sequences of str
-        Their values.
-    curves : ndarray of shape (values of the first, values of the second or 1, q), levels ascending
-    """
-
-    names: Sequence[str]
-    labels: Sequence[Sequence[str]]
-    curves: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +91,14 @@ class Page:
     rows : ndarray of shape (n,)
         Numbers of the evaluation rows in the file, from 1.
     entries : Arrow table of the evaluation rows
+    groups : sequence of Group
+        Coverage by group of rows.
+    periods : Periods or None
+        Coverage over time, where rows have dates or are in time order.
+    others : dict of str to (Evaluation, PermutationImportanceDisplay, list of Group)
+        Other models to compare with, on the same rows and at the same levels.
+    name : str
+        Name of the model where there are others.
     """
 
     data: str
@@ -135,6 +117,10 @@ class Page:
     what_if: WhatIf
     rows: NDArray[np.intp]
     entries: Any
+    groups: Sequence[Group]
+    periods: Periods | None
+    others: Mapping[str, tuple[Evaluation, PermutationImportanceDisplay, list[Group]]]
+    name: str
 
 
 def compute_page(
@@ -146,8 +132,10 @@ def compute_page(
     model_file: str,
     sample: RowSample | None = None,
     kernel_gap: KernelGap | None = None,
+    name: str = "This model",
+    others: Mapping[str, TableModel] | None = None,
 ) -> Page:
-    """Compute the numbers of the report; arguments as in `report_page`."""
+    """Compute the numbers of the report; arguments as in `report_page`, and the name of the model beside others."""
     target = read_numbers(table, model.target)
     positions = np.flatnonzero(np.isfinite(target))
     with_target = table.filter(np.isfinite(target))
@@ -155,6 +143,8 @@ def compute_page(
     X = model.encoder.transform(with_target)
     importance = _compute_importance(evaluation)
     most_important = [importance.names[j] for j in importance.order[: OPTIONS.max_fans]]
+    rows = (positions if sample is None else sample.row[positions])[evaluation.rows] + 1
+    entries = with_target.take(evaluation.rows)
     return Page(
         data=data,
         model_file=model_file,
@@ -170,9 +160,24 @@ def compute_page(
         importance=importance,
         fans=compute_fans(model, with_target, y, most_important),
         what_if=compute_what_if(model, with_target, most_important[:2]),
-        rows=(positions if sample is None else sample.row[positions])[evaluation.rows] + 1,
-        entries=with_target.take(evaluation.rows),
+        rows=rows,
+        entries=entries,
+        groups=compute_groups(evaluation, entries, most_important),
+        periods=compute_periods(evaluation, entries, rows),
+        others={
+            other: _compute_other(one, entries, evaluation, most_important) for other, one in (others or {}).items()
+        },
+        name=name,
     )
+
+
+def _compute_other(
+    model: TableModel, entries: Any, evaluation: Evaluation, names: Sequence[str]
+) -> tuple[Evaluation, PermutationImportanceDisplay, list[Group]]:
+    """Evaluate another model on the same rows; its groups are those of the columns that it shares."""
+    other = evaluate_alike(model, entries, evaluation)
+    shared = [name for name in names if name in model.encoder.inputs]
+    return other, _compute_importance(other), compute_groups(other, entries, shared)
 
 
 def _compute_calibration(evaluation: Evaluation) -> CalibrationDisplay:
@@ -198,62 +203,8 @@ def _compute_importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shuffled rows may be extrapolations
         return PermutationImportanceDisplay.compute(
-            evaluation.model.model, X, y, together=together, n_repeats=OPTIONS.n_repeats
+            evaluation.model.model, X, y, quantiles=evaluation.levels, together=together, n_repeats=OPTIONS.n_repeats
         )
-
-
-def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -> list[ColumnFan]:
-    """Compute the fan charts along these columns, the others at typical values; y (n,) are the targets of the table."""
-    columns = split_columns(model, table, pooled=True)
-    grids = {
-        column.name: _make_grid(column, values)
-        for column, values in zip(model.encoder.columns_, columns.values, strict=True)
-        if column.name in names
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # typical values together may be an extrapolation, and "(other)" is unknown
-        displays = [QuantileFanDisplay.compute(model, columns, y, name, grid=grids[name]) for name in names]
-    return [ColumnFan.from_display(display) for display in displays]
-
-
-def compute_what_if(model: TableModel, table: Any, names: Sequence[str]) -> WhatIf:
-    """Predict a typical row of the table at all pairs of values of one or two columns, the others as they are."""
-    columns = split_columns(model, table, pooled=True)
-    places = [columns.names.index(name) for name in names]
-    grids = []
-    for j in places:
-        grid = _make_grid(model.encoder.columns_[j], columns.values[j])
-        grids.append(grid[np.unique(np.linspace(0, len(grid) - 1, OPTIONS.what_if_points).round().astype(int))])
-    second = len(grids[1]) if len(grids) > 1 else 1
-    product = [np.repeat(values, len(grids[0]) * second) for values in columns.typical_row]
-    product[places[0]] = np.repeat(grids[0], second)
-    if len(grids) > 1:
-        product[places[1]] = np.tile(grids[1], len(grids[0]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as for fan charts
-        curves, levels = predict_quantiles(model, columns.assemble(product), None)
-    labels = [_name_values(grid) for grid in grids]
-    return WhatIf(names, labels, curves[:, np.argsort(levels)].reshape(len(grids[0]), second, -1))
-
-
-def _name_values(grid: NDArray[Any]) -> list[str]:
-    """Return the values of a grid as text."""
-    if grid.dtype.kind == "O":
-        return [name_category(value) for value in grid]
-    if grid.dtype.kind == "M":
-        return [(format_time if is_time_of_day(grid) else format_date)(value) for value in to_seconds(grid)]
-    return [format_number(value) for value in grid]
-
-
-def _make_grid(column: Column, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values of a column at which to predict; the training median where it has none."""
-    if isinstance(column, BooleanColumn):
-        return np.array([False, True], dtype=object)
-    if not isinstance(column, TextColumn) and len(drop_missing(values)) == 0:
-        fill = np.array([column.fill])
-        return to_dates(fill) if isinstance(column, DateColumn | TimeColumn) else fill
-    yearly = not isinstance(column, DateColumn) or "year" in column.cycles
-    return make_grid(values, OPTIONS.grid_points, yearly=yearly)
 
 
 def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
@@ -402,7 +353,7 @@ def compute_dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> flo
     """Return the effective dimension  Tr((C + alpha s I)^-1 C)  of the features on some rows; s is the scale of y."""
     some = np.sort(np.random.default_rng(0).permutation(len(X))[: OPTIONS.dimension_rows])
     ridge = model.alpha_ * robust_scale(y, np.full(len(y), 1 / len(y)))
-    features = model.feature_map_
+    features = getattr(model.feature_map_, "base", model.feature_map_)
     if isinstance(features, LandmarkPredictor):  # a saved model with landmarks
         features = features.to_nystroem()
     return float(effective_dimension(features.transform(X[some]), alpha=ridge))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +15,8 @@ from sklearn.base import clone
 from sklearn.model_selection import GroupShuffleSplit
 from sklearn.utils.validation import check_is_fitted
 
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import subset
@@ -44,6 +46,7 @@ class EvaluationOptions:
     n_trees: int = 200  # boosting iterations of LightGBM
     train_rows: int = 2000  # training rows on which the loss is computed, to tell overfitting
     overfit: float = 0.8  # a kernel model overfits if its loss on training rows is below this share of the held-out one
+    underfit: float = 0.9  # it may underfit if that share is above this, and a baseline is better by more than chance
 
 
 OPTIONS = EvaluationOptions()
@@ -57,7 +60,7 @@ def predict_unconditional(_: Array, y: Array, X_new: Array, levels: Array) -> Ar
 def predict_linear(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     """Linear quantile regression on the standardized encoded columns, with a negligible ridge penalty."""
     mean, scale = X.mean(axis=0), column_scales(X, np.full(len(X), 1 / len(X)))
-    model = KernelQuantileRegressor(levels, kernel="linear", tol=1e-4)
+    model = KernelQuantileRegressor(levels, kernel="linear", tol=1e-4, recalibrate=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.fit((X - mean) / scale, y).predict((X_new - mean) / scale)
@@ -151,6 +154,8 @@ class Evaluation:
         Labels of the repeated units that were held out; rows of a unit are not independent.
     training_loss : float or None
         Mean pinball loss of the model on rows that it was fitted to, in the target's own units, where these are known.
+    time_ordered : bool
+        Whether the rows are in time order, even if no column has dates.
     """
 
     model: TableModel
@@ -167,6 +172,7 @@ class Evaluation:
     out_of: int | None = None
     units: NDArray[Any] | None = None
     training_loss: float | None = None
+    time_ordered: bool = False
 
     @property
     def best_baseline(self) -> str:
@@ -178,7 +184,21 @@ class Evaluation:
         """Whether a kernel model is much closer to its training rows than to held-out rows (forests always are)."""
         if self.training_loss is None or not isinstance(self.model.model, KernelQuantileRegressor):
             return False
-        return self.training_loss < OPTIONS.overfit * self.losses().mean()
+        return bool(self.training_loss < OPTIONS.overfit * self.losses().mean())
+
+    @property
+    def underfits(self) -> bool:
+        """Whether a kernel model is no closer to its training rows than to held-out rows, and a baseline is better.
+
+        A baseline that ignores the columns does not count: where it wins there is nothing to follow.
+        """
+        if self.training_loss is None or not isinstance(self.model.model, KernelQuantileRegressor):
+            return False
+        best = self.best_baseline
+        gain = self.row_losses() - self.row_losses(best)
+        sure = gain.mean() > 2 * gain.std() / np.sqrt(len(gain))
+        smooth = self.training_loss >= OPTIONS.underfit * self.losses().mean()
+        return bool(smooth and sure and best != next(iter(self.baselines)))
 
     @property
     def outside(self) -> NDArray[np.bool_]:
@@ -266,10 +286,8 @@ def evaluate_by_refitting(
     fitted_to = f"the same {len(train):,} rows"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
     evaluation = _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
-    some = train[:: max(1, len(train) // OPTIONS.train_rows)]
-    curves = refitted.predict_encoded(training.X[some]).reshape(len(some), -1)[:, np.argsort(refitted.quantiles_)]
-    y = refitted.inverse_transform_target(training.y[some])
-    evaluation = replace(evaluation, training_loss=float(pinball_loss(y, curves, evaluation.levels).mean()))
+    loss = _training_loss(refitted, training.X[train], training.y[train])
+    evaluation = replace(evaluation, training_loss=loss, time_ordered=time_ordered)
     if units is None or time_ordered:
         return evaluation
     how += " Rows of a unit are alike: ranges by chance of levels and intervals are the wider for it."
@@ -302,10 +320,14 @@ def evaluate_streamed(
     on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} held-out rows ({chosen})"
     fitted_to = f"{np.sum(~is_test):,} of those {len(train):,} rows, a random sample"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.options.weights is not None)
-    return _evaluate(refitted, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
+    evaluation = _evaluate(refitted, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
+    loss = _training_loss(refitted, X[~is_test], y[~is_test])
+    return replace(evaluation, training_loss=loss, time_ordered=time_ordered)
 
 
-def evaluate_on(model: TableModel, X: Array, y: Array, out_of: int | None = None) -> Evaluation:
+def evaluate_on(
+    model: TableModel, X: Array, y: Array, out_of: int | None = None, *, time_ordered: bool = False
+) -> Evaluation:
     """Evaluate a model on these rows, y in the model's units; baselines by five-fold cross-validation on them.
 
     The rows are a random sample of `out_of` rows, if that is given.
@@ -319,7 +341,14 @@ def evaluate_on(model: TableModel, X: Array, y: Array, out_of: int | None = None
         "results are too optimistic. The baselines were evaluated by five-fold cross-validation on the same rows, so "
         "never on rows that they were fitted to."
     )
-    return _evaluate(model, X, y, splits, how, unseen=False, out_of=out_of)
+    return replace(_evaluate(model, X, y, splits, how, unseen=False, out_of=out_of), time_ordered=time_ordered)
+
+
+def _training_loss(model: TableModel, X: Array, y: Array) -> float:
+    """Return the mean pinball loss on some of the rows that the model was fitted to, in the target's own units."""
+    some = slice(None, None, max(1, len(y) // OPTIONS.train_rows))
+    curves = model.predict_encoded(X[some]).reshape(len(y[some]), -1)
+    return float(pinball_loss(model.inverse_transform_target(y[some]), curves, model.quantiles_).mean())
 
 
 def _refit(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
@@ -396,14 +425,71 @@ def check_target(model: TableModel, y: Array) -> Array:
     return np.log(y) if model.log_target else y
 
 
+def check_comparable(models: Mapping[str, TableModel]) -> None:
+    """Raise unless all models predict the target of the first, and its levels, at which they are compared."""
+    (name, first), *others = models.items()
+    low, high = first.quantiles_.min(), first.quantiles_.max()
+    for other, model in others:
+        if model.target != first.target:
+            raise TableError(
+                f"{other} predicts {model.target!r}, and {name} {first.target!r}. Compare models of the same target."
+            )
+        narrow = model.quantiles_.min() > low or model.quantiles_.max() < high
+        if narrow and not isinstance(model.model, TabularQuantileRegressor):
+            raise TableError(
+                f"Models are compared at the levels of the first, {low:g} to {high:g}, and {other} was fitted to "
+                f"{model.quantiles_.min():g} to {model.quantiles_.max():g}. Put that with the narrower levels first."
+            )
+
+
+def evaluate_alike(model: TableModel, table: Any, evaluation: Evaluation) -> Evaluation:
+    """Evaluate another model of the same target on the same rows, given as an Arrow table, and at the same levels."""
+    X = model.encoder.transform(table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExtrapolationWarning)
+        curves = model.predict_encoded(X, evaluation.levels)
+        ends = None if model.interval is None else model.predict_interval_encoded(X)
+    own = replace(evaluation, model=model, X=X, curves=curves, beyond=model.extrapolates(X), ends=ends)
+    return replace(own, baselines={}, training_loss=None)
+
+
+def _as_calibrated(model: ConformalQuantileRegressor, X: Any, target: str) -> TableModel:
+    """Return a fitted ConformalQuantileRegressor as a model of the table X with a calibrated interval."""
+    check_is_fitted(model)
+    if (
+        len(model.estimators_) > 1
+        or model._conditional is not None
+        or model._groups is not None
+        or model._ratio is not None
+    ):
+        raise ValueError(
+            "A report takes a ConformalQuantileRegressor with one model and one calibration for all rows: with "
+            f"method='split' or 'prefit', without groups, density_ratio and conditional; got {model!r}. Report on "
+            "estimators_[0] of it, and draw its coverage by quernel.plots.IntervalWidthDisplay."
+        )
+    inside = as_table_model(unwrap_frozen(model.estimators_[0]), X, target)
+    interval = copy(model)
+    interval.estimators_, interval.n_features_in_ = [inside.model], inside.model.n_features_in_
+    interval.__dict__.pop("feature_names_in_", None)
+    return replace(inside, interval=interval)
+
+
 def as_table_model(model: Any, X: Any, target: str) -> TableModel:
     """Return a fitted estimator as a model of the table X, whose encoder makes what the estimator computes with."""
     if isinstance(model, TableModel):
         return model
+    if isinstance(model, ConformalQuantileRegressor):
+        return _as_calibrated(model, X, target)
+    if hasattr(model, "backtest"):
+        raise TypeError(
+            f"{type(model).__name__} forecasts a series, and has a page of its own: quernel forecast --report. In "
+            "Python, its backtest(...) gives past forecasts beside what came, for the displays of quernel.plots."
+        )
     if not isinstance(model, KernelQuantileRegressor | TabularQuantileRegressor):
         raise TypeError(
-            "A report takes a fitted TabularQuantileRegressor or KernelQuantileRegressor, or a model of a table that "
-            f"quernel.load returned; got {type(model).__name__}. Of a pipeline or a search, pass the model inside."
+            "A report takes a fitted TabularQuantileRegressor, KernelQuantileRegressor or ConformalQuantileRegressor "
+            f"around one of these, or a model of a table that quernel.load returned; got {type(model).__name__}. Of a "
+            "pipeline or a search, pass the model inside."
         )
     check_is_fitted(model)
     encoder = getattr(model, "encoder_", None)
@@ -415,6 +501,7 @@ def as_table_model(model: Any, X: Any, target: str) -> TableModel:
         encoder = TableEncoder()
         encoder.columns_ = tuple(NumberColumn(name, float(fill), flagged=False) for name, fill in fills)
         encoder.dropped_, encoder.notes_, encoder.alarms_, encoder.n_features_in_ = {}, (), (), len(frame.names)
+        encoder.feature_names_in_ = np.array(frame.names, dtype=object)
     # From here on rows are encoded, and the estimator takes numbers without names.
     model = copy(model)
     for name in ("encoder_", "feature_names_in_"):

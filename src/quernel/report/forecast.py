@@ -13,6 +13,7 @@ from quernel.metrics import pinball_loss
 from quernel.plots import CalibrationDisplay
 from quernel.plots.fans import pair_levels
 from quernel.report import charts
+from quernel.report.effects import fan_key
 from quernel.report.formatting import (
     Cell,
     format_date,
@@ -22,7 +23,7 @@ from quernel.report.formatting import (
     make_table,
     numeric_cell,
 )
-from quernel.report.sections import assemble_page, fan_key
+from quernel.report.sections import assemble_page
 
 Array = NDArray[np.floating]
 
@@ -88,6 +89,7 @@ def draw_forecast(target: str, x: Array, y: Array, times: Array, curves: Array, 
         chart.line(times, curves[:, k], "single")
     if parts.median is not None:
         chart.line(times, curves[:, parts.median], "median")
+    chart.hover(times, fan.value_texts(levels))
     return chart.svg()
 
 

@@ -23,23 +23,59 @@
   document.documentElement.classList.add("scripted");
   fromAddress();
 })();
+// Values at the pointer: the nearest of a chart's values, at a line through its place.
+(() => {
+  const note = document.createElement("div");
+  note.id = "values"; note.hidden = true;
+  document.body.append(note);
+  document.querySelectorAll("svg[data-values]").forEach((chart) => {
+    const values = JSON.parse(chart.dataset.values), line = document.createElementNS(chart.namespaceURI, "path");
+    line.setAttribute("class", "pointer");
+    const show = (event) => {
+      const box = chart.getBoundingClientRect(), scale = box.width / chart.viewBox.baseVal.width;
+      const x = (event.clientX - box.left) / scale;
+      const [at, text] = values.reduce((a, b) => Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a);
+      line.setAttribute("d", `M${at} 12V${chart.viewBox.baseVal.height - 44}`);
+      chart.append(line);
+      note.textContent = text; note.hidden = false;
+      const left = box.left + at * scale, wide = note.offsetWidth;
+      note.style.left = `${window.scrollX + (left + wide + 14 > window.innerWidth ? Math.max(left - wide - 8, 4) : left + 8)}px`;
+      note.style.top = `${window.scrollY + box.top + 14}px`;
+    };
+    const hide = () => { note.hidden = true; line.remove(); };
+    chart.addEventListener("pointermove", show);
+    chart.addEventListener("pointerdown", show);
+    chart.addEventListener("pointerleave", hide);
+  });
+})();
 // The what-if panel: the inputs choose a point of a grid, and the quantiles predicted there are shown.
 (() => {
   const panel = document.getElementById("what-if");
   if (!panel) return;
   const numbers = JSON.parse(panel.dataset.numbers);
   const inputs = [...panel.querySelectorAll("input")], outputs = [...panel.querySelectorAll("output")];
-  const cells = [...panel.querySelectorAll("tbody td")], band = panel.querySelector(".range i"), middle = panel.querySelector(".range .middle");
-  const all = numbers.curves.flat(2), low = Math.min(...all), span = Math.max(...all) - low || 1;
-  const share = (value) => `${100 * (value - low) / span}%`;
+  const cells = [...panel.querySelectorAll(":scope > .beside > table tbody td")].reverse();
+  const bands = [...panel.querySelectorAll(".range i")], middle = panel.querySelector(".range .middle");
+  const [first, last] = panel.querySelectorAll(".ends span"), near = panel.querySelector(".near");
+  const points = numbers.curves.flatMap((rows, i) => rows.flatMap((row, j) => row.map((value, k) => [value, numbers.texts[i][j][k]])));
+  const lowest = points.reduce((a, b) => b[0] < a[0] ? b : a), highest = points.reduce((a, b) => b[0] > a[0] ? b : a);
+  const low = lowest[0], span = highest[0] - low || 1;
+  first.textContent = lowest[1]; last.textContent = highest[1];
   const show = () => {
-    const at = inputs.map((input) => Number(input.value));
+    const at = inputs.map((input) => Number(input.value)), i = at[0], j = at.length > 1 ? at[1] : 0;
     outputs.forEach((output, k) => { output.textContent = numbers.labels[k][at[k]]; });
-    const curve = numbers.curves[at[0]][at.length > 1 ? at[1] : 0];
-    cells.forEach((cell, k) => { cell.textContent = String(Number(curve[k].toPrecision(4))); });
-    band.style.left = share(curve[0]);
-    band.style.width = `${100 * (curve[curve.length - 1] - curve[0]) / span}%`;
-    middle.style.left = share(curve[Math.floor(curve.length / 2)]);
+    const curve = numbers.curves[i][j];
+    cells.forEach((cell, k) => { cell.textContent = numbers.texts[i][j][k]; });
+    bands.forEach((band, k) => {
+      const [a, b] = numbers.bands[k];
+      band.style.left = `${100 * (curve[a] - low) / span}%`;
+      band.style.width = `${100 * (curve[b] - curve[a]) / span}%`;
+    });
+    middle.hidden = numbers.median === null;
+    if (!middle.hidden) middle.style.left = `${100 * (curve[numbers.median] - low) / span}%`;
+    const count = numbers.near[i][j];
+    near.textContent = count ? `${count.toLocaleString("en")} row${count > 1 ? "s" : ""} of the data near these values.` : "No row of the data is near these values: do not rely on this prediction.";
+    near.classList.toggle("warn", count === 0);
   };
   inputs.forEach((input) => input.addEventListener("input", show));
   panel.hidden = false;

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
 import json
 import shlex
 from datetime import date
@@ -15,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.conformal.table_model import TableModel
-from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
-from quernel.plots import PITDisplay
-from quernel.plots.calibration import binomial_band
-from quernel.plots.fans import pair_levels
+from quernel.estimators import TabularQuantileRegressor
 from quernel.plots.style import truncate
 from quernel.report import charts
+from quernel.report.advice import render_top
+from quernel.report.comparison import render_comparison, summarize_page
 from quernel.report.content import Page, compute_page, find_bandwidths
-from quernel.report.evaluation import Evaluation, Interval
+from quernel.report.effects import render_columns, render_what_if
+from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import (
     Cell,
     bar_cell,
@@ -35,8 +38,8 @@ from quernel.report.formatting import (
     make_table,
     numeric_cell,
     row_header,
-    verdict_cell,
 )
+from quernel.report.reliability import render_coverage, render_groups, render_periods
 from quernel.tables import DateColumn, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
 from quernel.tables.encoded_rows import RowSample
@@ -45,57 +48,10 @@ from quernel.theory import KernelGap
 Array = NDArray[np.floating]
 
 NONE, MISSING = "\N{EN DASH}", "missing"
-TOO_NARROW = (
-    "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
-    "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
-)
-OVERFITS = (
-    " The model overfits: its loss on training rows is {share} of that on these. A larger ridge weight, 3 to 100 times "
-    "that of the fit (<code>--alpha</code>), makes it smoother."
-)
-TOO_NARROW_TABULAR = (
-    "The intervals cover fewer rows than their nominal coverage, although the levels were calibrated on rows that the "
-    "model had not seen: the evaluation rows differ from those. If rows come in units, such as patients, shops or "
-    "machines, <code>--groups</code> (in Python, <code>fit(..., groups=...)</code>) makes the intervals those of new "
-    "units; if they are in time order, <code>--conformal --time-ordered</code> calibrates on the last ones."
-)
-# What to try where a baseline wins, by its kind: a simple one, or a rougher one than the model.
-TRY_CONSTANT = (
-    "The columns say little about the target. Look for columns that matter, and leave out those that cannot "
-    "(<code>--exclude</code>)."
-)
-TRY_LINEAR = (
-    "The relation may be close to linear, or the rows too few for more: "
-    "<code>--estimator kernel --kernel linear</code> fits just that."
-)
-TRY_FORESTS = (
-    "There is local structure that a smooth kernel misses: the default of <code>quernel fit</code>, a kernel and "
-    "forests together (in Python, TabularQuantileRegressor), follows it."
-)
-TRY_ROUGHER = (
-    "There is local structure that this model misses. Columns that make it explicit help, such as dates as dates and "
-    "categories as text; or calibrate the other model itself (in Python, ConformalQuantileRegressor around it)."
-)
-TIES = (
-    "Rows with the same target lie exactly on predicted quantiles (ties). Then two shares are shown: of the rows below "
-    "the quantile, and of those at or below it; a level between the two is calibrated. Likewise for intervals, without "
-    "and with the rows on their bounds."
-)
-CALIBRATED = (
-    "The calibrated interval was adjusted by conformal prediction on {rows:,} rows that the model was not fitted to. "
-    "Its coverage of new rows from the same distribution is guaranteed on average, however wrong the model; the other "
-    "intervals are the model's own."
-)
-CALIBRATED_UNITS = (
-    "The calibrated interval was adjusted by conformal prediction on {rows:,} rows of units that the model was not "
-    "fitted to. Its coverage of rows of new units is right up to an error that decreases with the number of these "
-    "units, however wrong the model; the other intervals are the model's own."
-)
-# At most: rows in the tables of rows, input columns in these, columns in the importance table, and column names in a
-# sentence.
-WORST, SHOWN_INPUTS, MOST_BARS, MOST_NAMED = 10, 8, 12, 20
-# Rows of a period of time at least, and periods at most.
-PERIOD_ROWS, MOST_PERIODS = 40, 12
+# Numbers in the file to download: at some 12 bytes each, and a third more as a link, less than 3 MB.
+MAX_DOWNLOAD = 180_000
+# At most: rows in the tables of rows, input columns in these, and column names in a sentence.
+WORST, SHOWN_INPUTS, MOST_NAMED = 10, 8, 20
 
 
 def report_page(
@@ -125,15 +81,24 @@ def report_page(
     kernel_gap : KernelGap or None
         Bounds on what random features cost compared with the exact kernel, if computed.
     """
-    names = {"data": data, "model_file": model_file}
-    page = compute_page(model, table, evaluation, **names, sample=sample, kernel_gap=kernel_gap)
+    page = compute_page(
+        model, table, evaluation, data=data, model_file=model_file, sample=sample, kernel_gap=kernel_gap
+    )
+    return render_page(page)
+
+
+def render_page(page: Page) -> str:
+    """Return the report as HTML."""
     sections = {
+        "models": ("Models side by side", render_comparison(page)),
         "loss": ("Loss compared with baselines", render_losses(page)),
         "coverage": ("Coverage and calibration", render_coverage(page)),
+        "groups": ("Coverage by group", render_groups(page)),
         "time": ("Coverage and loss over time", render_periods(page)),
         "columns": ("Effect of each column", render_columns(page)),
         "whatif": ("What if", render_what_if(page)),
         "worst": ("The worst-predicted rows", render_worst_rows(page)),
+        "predictions": ("To download", render_download(page)),
         "outside": ("Rows outside the training range", render_extrapolations(page)),
         "data": ("Data", render_data(page)),
         "choices": ("How it was fitted", render_choices(page)),
@@ -141,8 +106,7 @@ def report_page(
     }
     sections = {name: section for name, section in sections.items() if section[1]}
     about = f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {date.today().isoformat()}</p>'
-    top = f"{about}{_verdict(page.evaluation)}{_tiles(page)}"
-    return assemble_page(f"Quantiles of {page.model.target}", top, sections)
+    return assemble_page(f"Quantiles of {page.model.target}", about + render_top(page), sections)
 
 
 def assemble_page(title: str, top: str, sections: dict[str, tuple[str, str]]) -> str:
@@ -160,85 +124,6 @@ def assemble_page(title: str, top: str, sections: dict[str, tuple[str, str]]) ->
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main>{body}</main>'
         f"<script>{script}</script></body></html>\n"
     )
-
-
-def _verdict(evaluation: Evaluation) -> str:
-    """Return a paragraph on the baseline that is better than the model, and what to try; "" if there is none."""
-    best = evaluation.best_baseline
-    ours, theirs = evaluation.row_losses(), evaluation.row_losses(best)
-    if theirs.mean() >= ours.mean():
-        return ""
-    change = (ours - theirs) / ours.mean()
-    error = change.std() / np.sqrt(len(change))
-    share = f"{format_share(change.mean())} (± {format_share(error)})"
-    chance = ", a difference within chance" if change.mean() < 2 * error else ""
-    text = f"{escape(best)} has a lower loss on these rows than this model, by {share}{chance}."
-    return f'<p class="warn">{text}{_describe_overfit(evaluation)} {_remedy(evaluation, best)}</p>'
-
-
-def _remedy(evaluation: Evaluation, best: str) -> str:
-    """Return what to try where this baseline is better than the model."""
-    if best.startswith("Unconditional"):
-        return TRY_CONSTANT
-    if best.startswith("Linear"):
-        return TRY_LINEAR
-    return TRY_FORESTS if isinstance(evaluation.model.model, KernelQuantileRegressor) else TRY_ROUGHER
-
-
-def _describe_overfit(evaluation: Evaluation) -> str:
-    """Return that the model overfits and the remedy, "" if nothing shows it."""
-    if not evaluation.overfits or evaluation.training_loss is None:
-        return ""
-    return OVERFITS.format(share=format_share(evaluation.training_loss / evaluation.losses().mean(), 0))
-
-
-def _tiles(page: Page) -> str:
-    """Return the key figures at the top of the page."""
-    evaluation = page.evaluation
-    ours = evaluation.losses().mean()
-    constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
-    change = ours / constant - 1 if constant > 0 else 0.0
-    compared = f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
-    rows = "held-out" if evaluation.unseen else "evaluation"
-    drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
-    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", format_number(ours), compared)]
-    tiles += _peer_tile(evaluation)
-    for one in evaluation.intervals()[:1]:
-        nominal = format_share(one.nominal, 0)
-        details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
-        if one.inner < one.observed:
-            details += f"; without rows on its bounds {format_share(one.inner)}"
-        if not page.calibration.holds.all():
-            details += f"; {page.calibration.holds.sum()} of {len(evaluation.levels)} levels hold"
-        kind = "calibrated interval" if one.calibrated else "interval"
-        tiles.append((f"Coverage of the {nominal} {kind}", format_share(one.observed), details))
-        tiles.append((f"Mean width of the {nominal} {kind}", format_number(one.width), _compare_width(page, one)))
-    cells = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
-        for name, value, details in tiles
-    )
-    return f'<dl class="tiles">{cells}</dl>'
-
-
-def _compare_width(page: Page, one: Interval) -> str:
-    """Return the mean width of an interval beside that of the target's own quantiles."""
-    low, high = np.quantile(page.y, [(1 - one.nominal) / 2, (1 + one.nominal) / 2])
-    if high <= low:
-        return "in units of the target"
-    return f"{format_share(one.width / (high - low), 0)} of that of unconditional quantiles"
-
-
-def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
-    """Return the tile that compares the loss with that of the best other baseline; none without such."""
-    peers = list(evaluation.baselines)[1:]  # the first are unconditional quantiles
-    means = {name: float(evaluation.losses(name).mean()) for name in peers}
-    if not peers or min(means.values()) <= 0:
-        return []
-    best = min(peers, key=lambda name: means[name])
-    change = (evaluation.row_losses() - evaluation.row_losses(best)) / means[best]
-    error = change.std() / np.sqrt(len(change))
-    value = f"{format_share(abs(change.mean()))} {'lower' if change.mean() <= 0 else 'higher'}"
-    return [("Loss compared with the best baseline", value, f"than {best} (± {format_share(error)})")]
 
 
 def render_data(page: Page) -> str:
@@ -318,184 +203,6 @@ def _compare_losses(evaluation: Evaluation, name: str | None) -> str:
     return f"{100 * change.mean():+,.{digits}f} % ± {100 * error:,.{digits}f}"
 
 
-def render_coverage(page: Page) -> str:
-    """Return the section on the calibration of the quantile levels and the coverage of the intervals."""
-    shown, evaluation = page.calibration, page.evaluation
-    intervals = evaluation.intervals()
-    ties = bool(np.any(shown.below < shown.observed))
-    numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, shown.holds, strict=True)
-    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares)) for level, *shares in numbers]
-    heads = (numeric_cell("level"), numeric_cell("rows below"), numeric_cell("95 % by chance"), "")
-    caption = "Share of rows at or below each predicted quantile, and its 95 % range by chance for a calibrated level."
-    tables = make_table(heads, lines, caption)
-    if ties or any(one.inner < one.observed for one in intervals):
-        tables += f"<p>{TIES}</p>"
-    if intervals:
-        tables += _interval_table(intervals, evaluation)
-    residuals = PITDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
-    most = format_share(shown.confidence, 0)
-    pictures = make_figure(
-        charts.draw_calibration(shown),
-        f"Calibration: points on the dashed line are ideal; true quantiles would be in the band in {most} of samples."
-        + (" Vertical lines go from the share below a quantile to the share at or below it." if ties else ""),
-    ) + make_figure(
-        charts.draw_pit(residuals),
-        f"PIT histogram: rows between neighbouring quantiles, relative to the expected number, with {most} ranges. A U "
-        "shape means that intervals are too narrow, a hump that they are too wide.",
-    )
-    sampled = evaluation.out_of is not None
-    sample = (
-        f"<p>Computed on {len(evaluation.y):,} rows, a random sample of {evaluation.out_of:,}.</p>" if sampled else ""
-    )
-    return f'{sample}<div class="beside"><div>{tables}</div><div>{pictures}</div></div>'
-
-
-def render_periods(page: Page) -> str:
-    """Return the section on coverage and loss in consecutive periods, "" unless the rows have dates."""
-    columns = [column for column in page.model.encoder.columns_ if isinstance(column, DateColumn)]
-    if not columns:
-        return ""
-    dates = {one.name: np.asarray(one.read(page.entries[one.name]), dtype=float) for one in columns}
-    name = max(dates, key=lambda one: len(np.unique(dates[one])))
-    when, evaluation = dates[name], page.evaluation
-    order = np.argsort(when, kind="stable")[: np.isfinite(when).sum()]  # missing dates are the last
-    periods = np.array_split(order, np.clip(len(order) // PERIOD_ROWS, 1, MOST_PERIODS))
-    times = np.array([np.median(when[rows]) for rows in periods]) if len(order) else np.empty(0)
-    if len(times) < 2 or not np.all(np.diff(times) > 0):
-        return ""
-    pictures = ""
-    intervals = evaluation.intervals()
-    if intervals:
-        widest, bands = intervals[0], pair_levels(evaluation.levels).bands
-        ends = evaluation.ends if evaluation.ends is not None else evaluation.curves[:, list(bands[0])]
-        inside = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1])
-        shares = np.array([inside[rows].mean() for rows in periods])
-        chance = binomial_band(widest.nominal, np.array([len(rows) for rows in periods]))
-        nominal, share = np.full(len(times), widest.nominal), format_share(widest.nominal, 0)
-        pictures += make_figure(
-            charts.draw_over_time(times, shares, "share of rows inside", reference=nominal, chance=chance),
-            f"Coverage of the {share} interval. Dashed: {share}; band: 95 % by chance, if rows were independent. Rows "
-            "close in time often are not, so that chance moves the points further.",
-        )
-    baseline = next(iter(evaluation.baselines))
-    ours, constant = (
-        np.array([losses[rows].mean() for rows in periods])
-        for losses in (evaluation.row_losses(), evaluation.row_losses(baseline))
-    )
-    pictures += make_figure(
-        charts.draw_over_time(times, ours, "mean pinball loss", reference=constant),
-        f"Loss of this model. Dashed: {baseline.lower()}.",
-    )
-    text = (
-        f"Evaluation rows in the order of {name!r}, in {len(periods)} consecutive periods of about {len(periods[0]):,} "
-        "rows. A trend in the coverage means that the relation changes with time."
-    )
-    return f'<p>{escape(text)}</p><div class="beside">{pictures}</div>'
-
-
-def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
-    """Return the table of coverages and widths, and what to know or do about them."""
-    lines: list[list[Cell | str]] = [
-        [
-            f"{format_share(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
-            *_share_cells(one.inner, one.observed, one.low, one.high, one.holds),
-            numeric_cell(format_number(one.width)),
-        ]
-        for one in intervals
-    ]
-    heads = ("interval", numeric_cell("rows inside"), numeric_cell("95 % by chance"), "", numeric_cell("width"))
-    caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."
-    text = make_table(heads, lines, caption)
-    if evaluation.model.interval is not None and intervals[0].calibrated:
-        promise = CALIBRATED if evaluation.units is None else CALIBRATED_UNITS
-        return f"{text}<p>{escape(promise.format(rows=evaluation.model.interval.n_calibration_))}</p>"
-    kernel = isinstance(evaluation.model.model, KernelQuantileRegressor)
-    remedy = TOO_NARROW + _describe_overfit(evaluation) if kernel else TOO_NARROW_TABULAR
-    return text + (f'<p class="warn">{remedy}</p>' if intervals[0].observed < intervals[0].low else "")
-
-
-def _share_cells(without_ties: float, with_ties: float, low: float, high: float, holds: bool) -> tuple[Cell, ...]:
-    """Return cells with an observed share, as a range where ties make one, its range by chance, and the verdict."""
-    chance = f"{100 * low:.1f} to {format_share(high)}"
-    observed = "" if without_ties == with_ties else f"{100 * without_ties:.1f} to "
-    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance), verdict_cell(holds)
-
-
-def render_columns(page: Page) -> str:
-    """Return the section on the permutation importance of the columns, with a fan chart along each."""
-    levels, target, n_columns = page.evaluation.levels, page.model.target, len(page.model.encoder.columns_)
-    increase = page.importance.increase.mean(axis=1)
-    longest = max(float(increase.max()), 1e-12)
-    lines = [
-        (
-            row_header(page.importance.names[j]),
-            numeric_cell(f"{round(100 * increase[j]):+d} %"),
-            bar_cell(max(increase[j], 0) / longest),
-        )
-        for j in page.importance.order[:MOST_BARS]
-    ]
-    most = f" The {MOST_BARS} most important ones." if len(increase) > MOST_BARS else ""
-    caption = f"Permutation importance: increase of the loss when a column is shuffled among the evaluation rows.{most}"
-    options = "".join(f'<option value="{k}">{escape(fan.name)}</option>' for k, fan in enumerate(page.fans))
-    others = "" if n_columns == 1 else "; the other columns are at typical values (median, or most frequent)"
-    figures = "".join(
-        make_figure(
-            charts.draw_fan(fan, levels, target),
-            f"Along {fan.name}{others}.{' Rows are jittered sideways.' if fan.jitter else ''}",
-            f"fan-{k}",
-        )
-        for k, fan in enumerate(page.fans)
-    )
-    left = n_columns - len(page.fans)
-    hidden = "1 less important column is" if left == 1 else f"{left} less important columns are"
-    more = f'<p class="quiet">{hidden} not shown.</p>' if left > 0 else ""
-    chooser = f'<label for="column">Column</label><select id="column">{options}</select>'
-    return (
-        f'<div class="beside"><div>{make_table(("column", numeric_cell("loss"), ""), lines, caption)}</div><div>'
-        f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
-        f'{fan_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
-    )
-
-
-def render_what_if(page: Page) -> str:
-    """Return the panel in which a reader changes the most important columns of a typical row; it needs the script."""
-    shown, levels = page.what_if, page.evaluation.levels
-    inputs = "".join(
-        f'<p><label for="if-{k}">{escape(name)}</label> <input type="range" id="if-{k}" min="0" '
-        f'max="{len(labels) - 1}" value="{len(labels) // 2}"> <output for="if-{k}"></output></p>'
-        for k, (name, labels) in enumerate(zip(shown.names, shown.labels, strict=True))
-    )
-    lines = "".join(f'<tr><th scope="row">{level:g}</th><td class="n"></td></tr>' for level in levels)
-    curves = [[[float(f"{value:.6g}") for value in row] for row in rows] for rows in shown.curves]
-    numbers = escape(json.dumps({"labels": shown.labels, "curves": curves}))
-    others = "" if len(page.model.encoder.columns_) <= len(shown.names) else ", all other columns at typical values"
-    text = f"Move the inputs of a row{others}: the predicted quantiles of {page.model.target} follow."
-    return (
-        f'<div id="what-if" data-numbers="{numbers}" hidden><p>{escape(text)}</p><div class="beside"><div>{inputs}'
-        '<div class="range" aria-hidden="true"><i></i><i class="middle"></i></div></div>'
-        "<table><thead><tr><th>level</th>"
-        f'<th class="n">{escape(page.model.target)}</th></tr></thead><tbody>{lines}</tbody></table></div></div>'
-        "<noscript><p>This panel needs a script.</p></noscript>"
-    )
-
-
-def fan_key(levels: Array) -> str:
-    """Return the key of the fan charts."""
-    parts = pair_levels(levels)
-    items = ['<li><i class="median"></i>median</li>'] if parts.median is not None else []
-    bands, opacity = [], 0.0
-    for k, (a, b) in enumerate(parts.bands):
-        # The inner bands lie on the outer ones.
-        opacity = 1 - (1 - opacity) * (1 - charts.band_opacity(k, len(parts.bands)))
-        name = f"middle {format_share(levels[b] - levels[a], 0)}"
-        bands.append(f'<li><i style="opacity:{opacity:.2f}"></i>{name}</li>')
-    items += bands[::-1]
-    if parts.singles:
-        names = ", ".join(f"{levels[k]:g}" for k in parts.singles)
-        items.append(f'<li><i class="single"></i>level {names}</li>')
-    return f'<ul class="key" aria-label="Key">{"".join(items)}<li><i class="rows"></i>rows</li></ul>'
-
-
 def render_worst_rows(page: Page) -> str:
     """Return the section on the rows with the largest loss."""
     loss = page.evaluation.row_losses()
@@ -506,6 +213,36 @@ def render_worst_rows(page: Page) -> str:
         "rows: look for errors in the data, and for information missing from the columns."
     )
     return f"<p>{escape(text)}</p>{_row_table(page, worst, loss)}"
+
+
+def render_download(page: Page) -> str:
+    """Return a link that holds the predictions of the evaluation rows as CSV."""
+    evaluation = page.evaluation
+    names = [f"q{level:g}" for level in evaluation.levels]
+    columns = [evaluation.y, *evaluation.curves.T]
+    if evaluation.ends is not None:
+        names, columns = [*names, "lower", "upper"], [*columns, *evaluation.ends.T]
+    n_rows = min(len(evaluation.y), MAX_DOWNLOAD // (len(columns) + 2))
+    some = np.unique(np.linspace(0, len(evaluation.y) - 1, n_rows).round().astype(int))
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    writer.writerow(["row", page.model.target, *names, "outside_training_range"])
+    for i in some:
+        values = (float(f"{column[i]:.7g}") for column in columns)
+        writer.writerow([page.rows[i], *values, int(evaluation.outside[i])])
+    held, numbers = (
+        base64.b64encode(text.encode()).decode() for text in (stream.getvalue(), json.dumps(summarize_page(page)))
+    )
+    which = "all" if n_rows == len(evaluation.y) else f"{n_rows:,} of the"
+    interval = "" if evaluation.ends is None else " and calibrated interval"
+    text = (
+        f"Number in the data, target, predicted quantiles{interval} of {which} {len(evaluation.y):,} evaluation rows."
+    )
+    return (
+        f'<p><a download="predictions.csv" href="data:text/csv;base64,{held}">predictions.csv</a>: {escape(text)}</p>'
+        f'<p><a download="report.json" href="data:application/json;base64,{numbers}">report.json</a>: the numbers of '
+        "this page.</p>"
+    )
 
 
 def render_extrapolations(page: Page) -> str:

@@ -1,0 +1,210 @@
+"""The top of the page: in short, key figures, the baseline that wins, and what to try."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quernel.estimators import KernelQuantileRegressor
+from quernel.report.comparison import describe_comparison
+from quernel.report.evaluation import Evaluation, Interval
+from quernel.report.formatting import format_count, format_number, format_share
+
+if TYPE_CHECKING:
+    from quernel.report.content import Page
+
+# Columns and groups that are named, the least increase of the loss that makes a column matter, and the loss of a group
+# relative to the mean that is worth a word.
+MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.5
+TOO_NARROW = (
+    "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
+    "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
+)
+OVERFITS = (
+    " The model overfits: its loss on training rows is {share} of that on these. A larger ridge weight, 3 to 100 times "
+    "that of the fit (<code>--alpha</code>), makes it smoother."
+)
+UNDERFITS = (
+    " The model underfits: its loss on training rows is {share} of that on these, so that it is too smooth, not too "
+    "close to its rows. A smaller ridge weight, 3 to 100 times smaller than that of the fit (<code>--alpha</code>), or "
+    "bandwidths learned from the data (<code>--bandwidth learned</code>) let it follow them."
+)
+TOO_NARROW_TABULAR = (
+    "The intervals cover fewer rows than their nominal coverage, although the levels were calibrated on rows that the "
+    "model had not seen: the evaluation rows differ from those. If rows come in units, such as patients, shops or "
+    "machines, <code>--groups</code> (in Python, <code>fit(..., groups=...)</code>) makes the intervals those of new "
+    "units; if they are in time order, <code>--conformal --time-ordered</code> calibrates on the last ones."
+)
+# What to try where a baseline wins, by its kind: a simple one, or a rougher one than the model.
+TRY_CONSTANT = (
+    "The columns say little about the target. Look for columns that matter, and leave out those that cannot "
+    "(<code>--exclude</code>)."
+)
+TRY_LINEAR = (
+    "The relation may be close to linear, or the rows too few for more: "
+    "<code>--estimator kernel --kernel linear</code> fits just that."
+)
+TRY_FORESTS = (
+    "There is local structure that a smooth kernel misses: the default of <code>quernel fit</code>, a kernel and "
+    "forests together (in Python, TabularQuantileRegressor), follows it."
+)
+TRY_ROUGHER = (
+    "There is local structure that this model misses. Columns that make it explicit help, such as dates as dates and "
+    "categories as text; or calibrate the other model itself (in Python, ConformalQuantileRegressor around it)."
+)
+
+
+def render_top(page: Page) -> str:
+    """Return what stands below the title: warnings, the report in short, and key figures."""
+    compared = describe_comparison(page)
+    beside = f"<p>{escape(compared)} This page is on {escape(page.name)}.</p>" if compared else ""
+    return f"{beside}{_verdict(page.evaluation)}{_summary(page)}{_tiles(page)}"
+
+
+def _verdict(evaluation: Evaluation) -> str:
+    """Return a paragraph on the baseline that is better than the model, and what to try; "" if there is none."""
+    best = evaluation.best_baseline
+    ours, theirs = evaluation.row_losses(), evaluation.row_losses(best)
+    if theirs.mean() >= ours.mean():
+        return ""
+    change = (ours - theirs) / ours.mean()
+    error = change.std() / np.sqrt(len(change))
+    share = f"{format_share(change.mean())} (± {format_share(error)})"
+    chance = ", a difference within chance" if change.mean() < 2 * error else ""
+    text = f"{escape(best)} has a lower loss on these rows than this model, by {share}{chance}."
+    return f'<p class="warn">{text}{describe_fit(evaluation)} {_remedy(evaluation, best)}</p>'
+
+
+def _remedy(evaluation: Evaluation, best: str) -> str:
+    """Return what to try where this baseline is better than the model."""
+    if best.startswith("Unconditional"):
+        return TRY_CONSTANT
+    if best.startswith("Linear"):
+        return TRY_LINEAR
+    return TRY_FORESTS if isinstance(evaluation.model.model, KernelQuantileRegressor) else TRY_ROUGHER
+
+
+def describe_fit(evaluation: Evaluation) -> str:
+    """Return that the model overfits or underfits and the remedy, "" if nothing shows it."""
+    if evaluation.training_loss is None or not (evaluation.overfits or evaluation.underfits):
+        return ""
+    share = format_share(evaluation.training_loss / evaluation.losses().mean(), 0)
+    return (OVERFITS if evaluation.overfits else UNDERFITS).format(share=share)
+
+
+def describe_narrow(evaluation: Evaluation) -> str:
+    """Return what to do about intervals that cover too few rows."""
+    kernel = isinstance(evaluation.model.model, KernelQuantileRegressor)
+    return TOO_NARROW + describe_fit(evaluation) if kernel else TOO_NARROW_TABULAR
+
+
+def _summary(page: Page) -> str:
+    """Return how good the model is, what it rests on and where not to trust it, in a sentence or two each."""
+    lines = {
+        "How good": _how_good(page.evaluation),
+        "What it rests on": _rests_on(page),
+        "Where not to trust it": _doubts(page),
+    }
+    items = "".join(f"<li><strong>{name}:</strong> {escape(text)}</li>" for name, text in lines.items())
+    return f'<ul class="short">{items}</ul>'
+
+
+def _how_good(evaluation: Evaluation) -> str:
+    """Return the typical error and the coverage in words."""
+    middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
+    level = evaluation.levels[middle]
+    error = format_number(float(np.median(np.abs(evaluation.y - evaluation.curves[:, middle]))))
+    prediction = "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
+    text = f"half of the rows lie within {error} of their {prediction}"
+    for one in evaluation.intervals()[:1]:
+        kept = "as it should" if one.holds else ("too few" if one.observed < one.low else "more than it should")
+        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, {kept}"
+    best = evaluation.best_baseline
+    ours, theirs = (float(evaluation.losses(name).mean()) for name in (None, best))
+    if ours <= theirs and theirs > 0:
+        text += f". No baseline is better: the loss is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
+    return f"{text}."
+
+
+def _rests_on(page: Page) -> str:
+    """Return the most important columns in words."""
+    increase = page.importance.increase.mean(axis=1)
+    named = [(page.importance.names[j], increase[j]) for j in page.importance.order if increase[j] >= LEAST_IMPORTANCE]
+    if not named:
+        return "no single column: shuffling any of them hardly changes the loss."
+    listed = ", ".join(f"{name} (+{round(100 * share):,} %)" for name, share in named[:MOST_IMPORTANT])
+    more = len(named) - MOST_IMPORTANT
+    others = f", and {format_count(more, 'more column')}" if more > 0 else ""
+    return f"{listed}{others}. In brackets: how much the loss rises if the column is shuffled."
+
+
+def _doubts(page: Page) -> str:
+    """Return the groups, periods and ranges in which predictions are less sure."""
+    evaluation, found = page.evaluation, []
+    off = sorted((group for group in page.groups if not group.holds), key=lambda group: group.observed - group.low)
+    if off:
+        named = "; ".join(f"{one.describe()} (covers {format_share(one.observed, 0)})" for one in off[:MOST_IMPORTANT])
+        found.append(f"intervals cover too few rows in {len(off)} of {len(page.groups)} groups: {named}")
+    mean = evaluation.row_losses().mean()
+    hard = max(page.groups, key=lambda group: group.loss, default=None)
+    if hard is not None and hard.loss > LARGE_LOSS * mean:
+        found.append(f"errors are largest where {hard.describe()}, {hard.loss / mean:.1f} times the mean loss")
+    found += list(page.periods.drift if page.periods is not None else ())
+    if evaluation.outside.any():
+        share = format_share(float(evaluation.outside.mean()))
+        found.append(f"{share} of these rows are outside the training range, where predictions are extrapolations")
+    if not found:
+        return "no group of these rows or period stands out. Beyond the range of the training rows nothing is known."
+    text = ". ".join(one.rstrip(".")[0].upper() + one.rstrip(".")[1:] for one in found)
+    return f"{text}."
+
+
+def _tiles(page: Page) -> str:
+    """Return the key figures at the top of the page."""
+    evaluation = page.evaluation
+    ours = evaluation.losses().mean()
+    constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
+    change = ours / constant - 1 if constant > 0 else 0.0
+    compared = f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
+    rows = "held-out" if evaluation.unseen else "evaluation"
+    drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
+    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", format_number(ours), compared)]
+    tiles += _peer_tile(evaluation)
+    for one in evaluation.intervals()[:1]:
+        nominal = format_share(one.nominal, 0)
+        details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
+        if one.inner < one.observed:
+            details += f"; without rows on its bounds {format_share(one.inner)}"
+        if not page.calibration.holds.all():
+            details += f"; {page.calibration.holds.sum()} of {len(evaluation.levels)} levels hold"
+        kind = "calibrated interval" if one.calibrated else "interval"
+        tiles.append((f"Coverage of the {nominal} {kind}", format_share(one.observed), details))
+        tiles.append((f"Mean width of the {nominal} {kind}", format_number(one.width), _compare_width(page, one)))
+    cells = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
+        for name, value, details in tiles
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _compare_width(page: Page, one: Interval) -> str:
+    """Return the mean width of an interval beside that of the target's own quantiles."""
+    low, high = np.quantile(page.y, [(1 - one.nominal) / 2, (1 + one.nominal) / 2])
+    if high <= low:
+        return "in units of the target"
+    return f"{format_share(one.width / (high - low), 0)} of that of unconditional quantiles"
+
+
+def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
+    """Return the tile that compares the loss with that of the best other baseline; none without such."""
+    peers = list(evaluation.baselines)[1:]  # the first are unconditional quantiles
+    means = {name: float(evaluation.losses(name).mean()) for name in peers}
+    if not peers or min(means.values()) <= 0:
+        return []
+    best = min(peers, key=lambda name: means[name])
+    change = (evaluation.row_losses() - evaluation.row_losses(best)) / means[best]
+    error = change.std() / np.sqrt(len(change))
+    value = f"{format_share(abs(change.mean()))} {'lower' if change.mean() <= 0 else 'higher'}"
+    return [("Loss compared with the best baseline", value, f"than {best} (± {format_share(error)})")]

@@ -1,0 +1,357 @@
+"""What the page says of single columns: importance, fan charts of similar rows, and the what-if panel."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.conformal.table_model import TableModel
+from quernel.plots import QuantileFanDisplay
+from quernel.plots.fans import SIMILAR_ROWS, average_similar, pair_levels, sample_rows
+from quernel.plots.inputs import (
+    MISSING,
+    Columns,
+    drop_missing,
+    is_time_of_day,
+    make_grid,
+    predict_quantiles,
+    split_columns,
+    to_dates,
+    to_seconds,
+)
+from quernel.report import charts
+from quernel.report.charts import ColumnFan
+from quernel.report.formatting import (
+    bar_cell,
+    format_date,
+    format_number,
+    format_share,
+    format_time,
+    make_figure,
+    make_table,
+    numeric_cell,
+    row_header,
+)
+from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
+from quernel.tables.columns import CYCLES, Column
+
+if TYPE_CHECKING:
+    from quernel.report.content import Page
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class EffectOptions:
+    """Constants of charts and panel: how much detail against the size of the page."""
+
+    grid_points: int = 60  # of the curves of a fan chart
+    what_if_points: int = 15  # of each input of the what-if panel, at most
+    max_bars: int = 12  # columns in the table of importances
+
+
+OPTIONS = EffectOptions()
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -> list[ColumnFan]:
+    """Compute fan charts along these columns, as averages over similar rows; y (n,) are the targets of the table.
+
+    Rows are predicted as they are, once for all charts. A date has a chart for each of hour, weekday, month and trend
+    that its values tell apart.
+    """
+    columns = split_columns(model, table, pooled=True)
+    some = sample_rows(columns.n_rows, SIMILAR_ROWS)
+    rows = columns.take(some)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # rows may be extrapolations, and "(other)" is unknown
+        curves, levels = predict_quantiles(model, columns.assemble(rows), None)
+    order = np.argsort(levels)
+    curves, levels = curves[:, order], levels[order]
+    fans = []
+    for name in names:
+        j = columns.names.index(name)
+        is_date = isinstance(model.encoder.columns_[j], DateColumn) and len(drop_missing(rows[j])) > 0
+        whole = [(name, rows[j], None)]
+        for label, values, grid in _split_date(name, to_seconds(rows[j])) if is_date else whole:
+            points = _make_grid(model.encoder.columns_[j], values) if grid is None else grid
+            if grid is not None and values.dtype.kind == "f":  # averages over the same hour, not over similar ones
+                along = average_similar(np.floor(values).astype(object), curves, grid.astype(object))
+            else:
+                along = average_similar(values, curves, points)
+            display = QuantileFanDisplay(values, y[some], points, along, levels, label)
+            fans.append(ColumnFan.from_display(display, column=name))
+    return fans
+
+
+def _split_date(name: str, seconds: Array) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
+    """Yield hour, weekday, month and trend of dates, where they vary: a label, values (n,) and a grid, None for any."""
+    known = np.isfinite(seconds)
+    moments = np.where(known, seconds, 0.0)
+    span = float(np.ptp(seconds[known]))
+    hour = moments % CYCLES["day"] / 3600
+    if len(np.unique(np.floor(hour[known]))) > 1:
+        hours = np.where(known, hour, np.nan)
+        yield f"{name}: hour of the day", hours, np.unique(np.floor(hours[known]))
+    weekday = (moments // CYCLES["day"]).astype(int) + 3  # 1970 began on a Thursday
+    month = to_dates(moments).astype("datetime64[M]").astype(int)
+    parts = (("weekday", weekday, WEEKDAYS, 2 * CYCLES["week"]), ("month", month, MONTHS, 0.9 * CYCLES["year"]))
+    for part, codes, labels, least in parts:
+        used = np.unique(codes[known] % len(labels))
+        if span >= least and len(used) > 1:
+            values = np.array(labels, dtype=object)[codes % len(labels)]
+            values[~known] = None
+            yield f"{name}: {part}", values, np.array(labels, dtype=object)[used]
+    yield f"{name}: trend" if span > 0 else name, to_dates(seconds), None
+
+
+def _make_grid(column: Column, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of a column at which to predict; the training median where it has none."""
+    if isinstance(column, BooleanColumn):
+        flags: list[bool | None] = [flag for flag in (False, True) if flag in drop_missing(values)]
+        return np.array(flags or [None], dtype=object)
+    if not isinstance(column, TextColumn) and len(drop_missing(values)) == 0:
+        fill = np.array([column.fill])
+        return to_dates(fill) if isinstance(column, DateColumn | TimeColumn) else fill
+    yearly = not isinstance(column, DateColumn) or "year" in column.cycles
+    return make_grid(values, OPTIONS.grid_points, yearly=yearly)
+
+
+class WhatIf(NamedTuple):
+    """Predicted quantiles of a typical row whose one or two most important columns vary.
+
+    Attributes
+    ----------
+    names : sequence of str
+        These columns.
+    values, labels : sequences of sequences
+        Their values, exactly as the model was given them, and as text.
+    row : dict of str to the values of all columns of the typical row
+    start : sequence of int
+        Positions of this row's own values.
+    curves : ndarray of shape (values of the first, values of the second or 1, q), levels ascending
+    near : int ndarray of shape (values of the first, values of the second or 1)
+        Rows of the data whose values are these or neighbouring ones.
+    """
+
+    names: Sequence[str]
+    values: Sequence[NDArray[Any]]
+    labels: Sequence[Sequence[str]]
+    row: dict[str, Any]
+    start: Sequence[int]
+    curves: Array
+    near: NDArray[np.intp]
+
+
+def compute_what_if(model: TableModel, table: Any, names: Sequence[str]) -> WhatIf:
+    """Predict a typical row of the table at all pairs of values of one or two columns, the others as they are."""
+    columns = split_columns(model, table, pooled=True)
+    places = [columns.names.index(name) for name in names]
+    typical = columns.take(np.array([_find_typical(columns)]))
+    grids = [_what_if_grid(model.encoder.columns_[j], columns.values[j], typical[j]) for j in places]
+    second = len(grids[1]) if len(grids) > 1 else 1
+    product = [np.repeat(values, len(grids[0]) * second) for values in typical]
+    product[places[0]] = np.repeat(grids[0], second)
+    if len(grids) > 1:
+        product[places[1]] = np.tile(grids[1], len(grids[0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some pairs are extrapolations; the panel says so
+        curves, levels = predict_quantiles(model, columns.assemble(product), None)
+    cells = [_nearest_point(columns.values[j], grid) for j, grid in zip(places, grids, strict=True)]
+    counts, pairs = np.zeros((len(grids[0]), second), dtype=np.intp), np.zeros((2, columns.n_rows), dtype=np.intp)
+    pairs[: len(cells)] = cells
+    np.add.at(counts, tuple(pairs[:, (pairs >= 0).all(axis=0)]), 1)
+    for axis, grid in enumerate(grids):
+        if grid.dtype.kind != "O":  # neighbours of categories are not alike
+            counts = _add_neighbours(counts, axis)
+    start = [max(int(_nearest_point(typical[j], grid)[0]), 0) for j, grid in zip(places, grids, strict=True)]
+    row = {name: _as_json(values)[0] for name, values in zip(columns.names, typical, strict=True)}
+    curves = curves[:, np.argsort(levels)].reshape(len(grids[0]), second, -1)
+    return WhatIf(names, grids, [_name_values(grid) for grid in grids], row, start, curves, counts)
+
+
+def _find_typical(columns: Columns) -> int:
+    """Return the position of the row that is nearest to the middle of the data, by ranks and frequent categories."""
+    distance = np.zeros(columns.n_rows)
+    for values, middle in zip(columns.values, columns.typical_row, strict=True):
+        if values.dtype.kind == "O":
+            distance += values.astype(str) != str(middle[0])
+            continue
+        numbers = to_seconds(values) if values.dtype.kind == "M" else values
+        known = np.isfinite(numbers)
+        low, high = (np.searchsorted(np.sort(numbers[known]), numbers, side=side) for side in ("left", "right"))
+        # A rank of 1/2 is the middle; ties share their mean rank, and missing values count as an end.
+        distance += np.where(known, np.abs((low + high) / max(known.sum(), 1) - 1), 1.0)
+    return int(np.argmin(distance))
+
+
+def _what_if_grid(column: Column, values: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of an input of the panel, as they are printed, with the typical row's own value."""
+    grid = _make_grid(column, values)
+    if grid.dtype.kind == "O":
+        return grid if own[0] in grid else np.concatenate([grid, own])
+    grid = grid[np.unique(np.linspace(0, len(grid) - 1, OPTIONS.what_if_points).round().astype(int))]
+    if grid.dtype.kind == "f":
+        observed = drop_missing(values)
+        whole = bool(len(observed)) and bool(np.all(observed == observed.round()))
+        texts = [format_number(round(value) if whole else value) for value in grid]
+        grid = np.array([float(text.replace(",", "")) for text in texts])
+    else:
+        grid = grid.astype("datetime64[m]").astype(grid.dtype)
+    return np.unique(np.concatenate([grid, drop_missing(own)]))
+
+
+def _nearest_point(values: NDArray[Any], grid: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the position of the grid's point that is nearest to each value; -1 where values are missing or not in it.
+
+    Numbers beyond the ends of the grid, where rows are few, count as not in it.
+    """
+    if grid.dtype.kind == "O":
+        places = {str(value): k for k, value in enumerate(grid)}
+        return np.array([places.get(str(value), -1) for value in values], dtype=np.intp)
+    points, numbers = (to_seconds(one) if grid.dtype.kind == "M" else one for one in (grid, values))
+    inside = (numbers >= points[0]) & (numbers <= points[-1])
+    return np.where(inside, np.searchsorted((points[1:] + points[:-1]) / 2, numbers), -1)
+
+
+def _add_neighbours(counts: NDArray[np.intp], axis: int) -> NDArray[np.intp]:
+    """Return counts to which those of both neighbours along an axis are added."""
+    padded = np.pad(counts, [(1, 1) if k == axis else (0, 0) for k in range(2)])
+    return sum(np.take(padded, np.arange(counts.shape[axis]) + shift, axis) for shift in range(3))  # type: ignore[return-value]
+
+
+def _name_values(grid: NDArray[Any]) -> list[str]:
+    """Return the values of a grid as text."""
+    if grid.dtype.kind == "O":
+        return [charts.name_category(value) for value in grid]
+    if grid.dtype.kind == "M":
+        return [(format_time if is_time_of_day(grid) else format_date)(value) for value in to_seconds(grid)]
+    return [format_number(value) for value in grid]
+
+
+def _as_json(values: NDArray[Any]) -> list[Any]:
+    """Return values as JSON has them: numbers as they are, dates and times as ISO text, None where missing."""
+    if values.dtype.kind == "M":
+        texts = np.datetime_as_string(values, unit="us").tolist()
+        cut = 11 if is_time_of_day(values) else 0
+        return [None if text == "NaT" else text[cut:] for text in texts]
+    return [None if value is None or value != value or value == MISSING else value for value in values.tolist()]
+
+
+def render_columns(page: Page) -> str:
+    """Return the section on the permutation importance of the columns, with a fan chart along each."""
+    levels, target, n_columns = page.evaluation.levels, page.model.target, len(page.model.encoder.columns_)
+    increase = page.importance.increase.mean(axis=1)
+    longest = max(float(increase.max()), 1e-12)
+    lines = [
+        (
+            row_header(page.importance.names[j]),
+            numeric_cell(f"{round(100 * increase[j]):+d} %"),
+            bar_cell(max(increase[j], 0) / longest),
+        )
+        for j in page.importance.order[: OPTIONS.max_bars]
+    ]
+    most = f" The {OPTIONS.max_bars} most important ones." if len(increase) > OPTIONS.max_bars else ""
+    caption = f"Permutation importance: increase of the loss when a column is shuffled among the evaluation rows.{most}"
+    options = "".join(f'<option value="{k}">{escape(fan.name)}</option>' for k, fan in enumerate(page.fans))
+    others = (
+        ""
+        if n_columns == 1
+        else " The other columns are as they are in these rows, so that those which go along with this one move, too."
+    )
+    figures = "".join(
+        make_figure(
+            charts.draw_fan(fan, levels, target),
+            f"Along {fan.name}: mean of the quantiles predicted for rows with about this value.{others}"
+            f"{' Rows are jittered sideways.' if fan.jitter else ''}",
+            f"fan-{k}",
+        )
+        for k, fan in enumerate(page.fans)
+    )
+    left = n_columns - len({fan.column for fan in page.fans})
+    hidden = "1 less important column is" if left == 1 else f"{left} less important columns are"
+    more = f'<p class="quiet">{hidden} not shown.</p>' if left > 0 else ""
+    chooser = f'<label for="column">Column</label><select id="column">{options}</select>'
+    return (
+        f'<div class="beside"><div>{make_table(("column", numeric_cell("loss"), ""), lines, caption)}</div><div>'
+        f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
+        f'{fan_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
+    )
+
+
+def render_what_if(page: Page) -> str:
+    """Return the panel in which a reader changes the most important columns of a typical row; it needs the script."""
+    shown, levels = page.what_if, page.evaluation.levels
+    parts = pair_levels(levels)
+    inputs = "".join(
+        f'<p><label for="if-{k}">{escape(name)}</label> <input type="range" id="if-{k}" min="0" '
+        f'max="{len(labels) - 1}" value="{start}"> <output for="if-{k}"></output></p>'
+        for k, (name, labels, start) in enumerate(zip(shown.names, shown.labels, shown.start, strict=True))
+    )
+    lines = "".join(f'<tr><th scope="row">{level:g}</th><td class="n"></td></tr>' for level in levels[::-1])
+    numbers = {
+        "labels": shown.labels,
+        "values": [_as_json(grid) for grid in shown.values],
+        "row": shown.row,
+        "curves": [[[float(f"{value:.6g}") for value in row] for row in rows] for rows in shown.curves],
+        "texts": [[[format_number(value) for value in row] for row in rows] for rows in shown.curves],
+        "near": shown.near.tolist(),
+        "bands": parts.bands,
+        "median": parts.median,
+    }
+    bands = "".join(f'<i style="opacity:{opacity:.2f}"></i>' for opacity in _band_opacities(len(parts.bands)))
+    others = {name: value for name, value in shown.row.items() if name not in shown.names}
+    cells = [(row_header(name), _format_input(value)) for name, value in others.items()]
+    rest = f"<details><summary>Its other columns</summary>{make_table(('column', 'value'), cells)}</details>"
+    text = (
+        f"Move the inputs of a typical row of the data{', whose other columns stay' if others else ''}: the predicted "
+        f"quantiles of {page.model.target} follow."
+    )
+    return (
+        f'<div id="what-if" data-numbers="{escape(json.dumps(numbers))}" hidden><p>{escape(text)}</p>'
+        f'<div class="beside"><div>{inputs}<div class="range" aria-hidden="true">{bands}'
+        f'<span class="middle"></span></div><p class="ends" aria-hidden="true"><span></span><span></span></p>'
+        f'<p class="near" role="status"></p>'
+        f"{rest if others else ''}</div><table><thead><tr><th>level</th>"
+        f'<th class="n">{escape(page.model.target)}</th></tr></thead><tbody>{lines}</tbody></table></div></div>'
+        "<noscript><p>This panel needs a script.</p></noscript>"
+    )
+
+
+def _format_input(value: Any) -> str:
+    """Return a value of the typical row as text."""
+    if isinstance(value, float):
+        return format_number(value)
+    return "missing" if value is None else charts.name_category(value).removesuffix(".000000")
+
+
+def _band_opacities(count: int) -> list[float]:
+    """Return how opaque the bands look, outermost first: the inner ones lie on the outer ones."""
+    opacities, opacity = [], 0.0
+    for k in range(count):
+        opacity = 1 - (1 - opacity) * (1 - charts.band_opacity(k, count))
+        opacities.append(opacity)
+    return opacities
+
+
+def fan_key(levels: Array) -> str:
+    """Return the key of the fan charts."""
+    parts = pair_levels(levels)
+    items = ['<li><i class="median"></i>median</li>'] if parts.median is not None else []
+    bands = [
+        f'<li><i style="opacity:{opacity:.2f}"></i>middle {format_share(levels[b] - levels[a], 0)}</li>'
+        for (a, b), opacity in zip(parts.bands, _band_opacities(len(parts.bands)), strict=True)
+    ]
+    items += bands[::-1]
+    if parts.singles:
+        names = ", ".join(f"{levels[k]:g}" for k in parts.singles)
+        items.append(f'<li><i class="single"></i>level {names}</li>')
+    return f'<ul class="key" aria-label="Key">{"".join(items)}<li><i class="rows"></i>rows</li></ul>'

@@ -1,0 +1,398 @@
+"""Whether to rely on the intervals: calibration, coverage by group and over time, and drift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import linregress, t
+
+from quernel.plots import PITDisplay
+from quernel.plots.calibration import binomial_band
+from quernel.plots.fans import pair_levels
+from quernel.plots.inputs import drop_missing, split_columns
+from quernel.plots.style import truncate
+from quernel.report import charts
+from quernel.report.advice import describe_narrow
+from quernel.report.evaluation import Evaluation, Interval
+from quernel.report.formatting import (
+    Cell,
+    format_date,
+    format_number,
+    format_share,
+    make_figure,
+    make_table,
+    numeric_cell,
+    row_header,
+    verdict_cell,
+)
+from quernel.tables import DateColumn
+
+if TYPE_CHECKING:
+    from quernel.report.content import Page
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class ReliabilityOptions:
+    """Constants: how fine groups and periods are, and what counts as drift."""
+
+    period_rows: int = 40  # of a period at least
+    max_periods: int = 12
+    group_columns: int = 6  # columns whose values make groups, the most important ones
+    max_categories: int = 8  # of such a column, the most frequent ones
+    group_rows: int = 30  # of a group at least: fewer say little about a share
+    confidence: float = 0.95  # that no group, among all, is called off by chance
+    drift_level: float = 0.01  # significance of a trend over periods
+    coverage_drift: float = 0.05  # least change of the coverage, as a share of rows, that is worth a word ...
+    median_drift: float = 0.1  # ... and of the share of rows above the predicted median
+    min_periods: int = 5  # for a trend
+
+
+OPTIONS = ReliabilityOptions()
+TIES = (
+    "Rows with the same target lie exactly on predicted quantiles (ties). Then two shares are shown: of the rows below "
+    "the quantile, and of those at or below it; a level between the two is calibrated. Likewise for intervals, without "
+    "and with the rows on their bounds."
+)
+CALIBRATED = (
+    "The calibrated interval was adjusted by conformal prediction on {rows:,} rows that the model was not fitted to. "
+    "Its coverage of new rows from the same distribution is guaranteed on average, however wrong the model; the other "
+    "intervals are the model's own."
+)
+CALIBRATED_UNITS = (
+    "The calibrated interval was adjusted by conformal prediction on {rows:,} rows of units that the model was not "
+    "fitted to. Its coverage of rows of new units is right up to an error that decreases with the number of these "
+    "units, however wrong the model; the other intervals are the model's own."
+)
+
+
+class Group(NamedTuple):
+    """Rows of a group: the column and values that make it, coverage with its range by chance, width, and loss."""
+
+    column: str
+    name: str
+    n_rows: int
+    observed: float
+    low: float
+    high: float
+    width: float
+    loss: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the interval does not cover less than by chance."""
+        return self.observed >= self.low
+
+    def describe(self) -> str:
+        """Return the group in words: place = north."""
+        return f"{self.column} {'=' if ' to ' not in self.name else 'from'} {self.name}"
+
+
+def interval_bounds(evaluation: Evaluation) -> tuple[Interval, Array] | None:
+    """Return the first interval of an evaluation, calibrated or widest, and its bounds (n, 2); None without any."""
+    for interval in evaluation.intervals():
+        calibrated = evaluation.ends if interval.calibrated else None
+        bands = pair_levels(evaluation.levels).bands
+        return interval, evaluation.curves[:, list(bands[0])] if calibrated is None else calibrated
+    return None
+
+
+def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -> list[Group]:
+    """Compute coverage, width and loss by groups of rows: by size of the prediction, and by values of columns.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+    entries : Arrow table of its rows
+    names : the columns, the most important ones first; dates are left to the periods
+    """
+    found = interval_bounds(evaluation)
+    if found is None:
+        return []
+    interval, ends = found
+    middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
+    columns = split_columns(evaluation.model, entries, pooled=True)
+    labels = {f"predicted {evaluation.model.target}": evaluation.curves[:, middle]}
+    for name in names[: OPTIONS.group_columns]:
+        values = columns.values[columns.names.index(name)]
+        if values.dtype.kind != "M":
+            labels[name] = values
+    inside, loss = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1]), evaluation.row_losses()
+    parts = [(name, label, rows) for name, values in labels.items() for label, rows in _split_values(values)]
+    confidence = 1 - (1 - OPTIONS.confidence) / max(len(parts), 1)
+    share = evaluation.effective_rows(inside) / len(inside)  # below 1 where rows are of units
+    groups = []
+    for name, label, rows in parts:
+        low, high = map(float, binomial_band(interval.nominal, max(int(share * len(rows)), 1), confidence))
+        observed, width = float(inside[rows].mean()), float((ends[rows, 1] - ends[rows, 0]).mean())
+        groups.append(Group(name, label, len(rows), observed, low, high, width, float(loss[rows].mean())))
+    return groups
+
+
+def _split_values(values: NDArray[Any]) -> list[tuple[str, Index]]:
+    """Split rows by the values of a column: a name and positions of each group; none if there is only one."""
+    if values.dtype.kind == "O":
+        texts = values.astype(str)
+        labels, counts = np.unique(texts[[value is not None for value in values]], return_counts=True)
+        kept = labels[np.argsort(-counts, kind="stable")][: OPTIONS.max_categories]
+        groups = [(charts.name_category(label), np.flatnonzero(texts == label)) for label in kept]
+    elif len(distinct := np.unique(drop_missing(values))) <= OPTIONS.max_categories:
+        groups = [(format_number(value), np.flatnonzero(values == value)) for value in distinct]
+    else:
+        edges = np.unique(np.nanquantile(values, [0, 0.25, 0.5, 0.75, 1]))
+        code = np.searchsorted(edges[1:-1], values, side="left")
+        names = [f"{format_number(a)} to {format_number(b)}" for a, b in pairwise(edges)]
+        groups = [(name, np.flatnonzero((code == k) & np.isfinite(values))) for k, name in enumerate(names)]
+    groups = [(truncate(name, 40), rows) for name, rows in groups if len(rows) >= OPTIONS.group_rows]
+    return groups if len(groups) > 1 else []
+
+
+@dataclass(frozen=True, eq=False)
+class Periods:
+    """Evaluation rows in time order, in consecutive periods, with what drifts.
+
+    Attributes
+    ----------
+    name : str
+        The column of dates, "" for the order of the rows.
+    times : ndarray of shape (b,)
+        A time within each period in seconds since 1970, or the middle row's number.
+    rows : sequence of b index arrays
+    coverage : ndarray of shape (b,) or None
+        Share of rows inside the interval.
+    above : ndarray of shape (b,)
+        Share of rows above the predicted quantile whose level is nearest to 1/2.
+    loss, reference : ndarrays of shape (b,)
+        Mean loss of the model, and of unconditional quantiles.
+    drift : sequence of str
+        What changes with time by more than chance, in words.
+    """
+
+    name: str
+    times: Array
+    rows: Sequence[Index]
+    coverage: Array | None
+    above: Array
+    loss: Array
+    reference: Array
+    drift: Sequence[str]
+
+
+def compute_periods(evaluation: Evaluation, entries: Any, numbers: Index) -> Periods | None:
+    """Compute coverage and loss in consecutive periods, None unless rows have dates or are in time order.
+
+    `entries` is the Arrow table of the rows, and `numbers` (n,) are their positions in the data.
+    """
+    name, when, later = _find_times(evaluation, entries, numbers)
+    order = np.argsort(when, kind="stable")[: np.isfinite(when).sum()]  # missing dates are the last
+    rows = np.array_split(order, np.clip(len(order) // OPTIONS.period_rows, 1, OPTIONS.max_periods))
+    times = np.array([np.median(when[some]) for some in rows]) if len(order) else np.empty(0)
+    if len(times) < 2 or not np.all(np.diff(times) > 0):
+        return None
+
+    def mean(values: NDArray[Any]) -> Array:
+        return np.array([values[some].mean() for some in rows])
+
+    found = interval_bounds(evaluation)
+    coverage = None
+    if found is not None:
+        low, high = found[1].T
+        coverage = mean((low <= evaluation.y) & (evaluation.y <= high))
+    middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
+    above, level = mean(evaluation.y > evaluation.curves[:, middle]), float(evaluation.levels[middle])
+    baseline = next(iter(evaluation.baselines), None)
+    drift = _find_drift(coverage, above, level, later=later)
+    reference = mean(evaluation.row_losses(baseline))  # the model itself, if there are no baselines
+    return Periods(name, times, rows, coverage, above, mean(evaluation.row_losses()), reference, drift)
+
+
+def _find_times(evaluation: Evaluation, entries: Any, numbers: Index) -> tuple[str, Array, bool]:
+    """Return the column with the most distinct dates, times (n,), and whether rows are later than the training rows.
+
+    Without dates, rows in time order have their numbers as times, others none.
+    """
+    dates, start = {}, 0
+    for column in evaluation.model.encoder.columns_:
+        if isinstance(column, DateColumn):
+            when = np.asarray(column.read(entries[column.name]), dtype=float)
+            dates[column.name] = (when, start)
+        start += len(column.names)
+    if not dates:
+        when = numbers.astype(float) if evaluation.time_ordered else np.full(len(evaluation.y), np.nan)
+        return "", when, evaluation.time_ordered and evaluation.unseen
+    name = max(dates, key=lambda one: len(np.unique(dates[one][0])))
+    when, first = dates[name]
+    after = evaluation.X[:, first] > evaluation.model.model.input_range_[1, first]
+    return name, when, bool(np.mean(after) > 0.5)
+
+
+def _find_drift(coverage: Array | None, above: Array, level: float, *, later: bool) -> list[str]:
+    """Return sentences on what changes over periods by more than chance.
+
+    Periods count as independent, not rows: those close in time are alike.
+    """
+    found = []
+    which = f"predicted {'median' if level == 0.5 else f'{level:g} quantile'}"
+    off = above.mean() - (1 - level)
+    error = above.std(ddof=1) / np.sqrt(len(above))
+    limit = t.ppf(1 - OPTIONS.drift_level / 2, len(above) - 1) * error
+    if later and abs(off) > max(limit, OPTIONS.coverage_drift):
+        way = "risen" if off > 0 else "fallen"
+        found.append(
+            f"Targets have {way} since the training rows: {format_share(above.mean(), 0)} of these later rows lie "
+            f"above the {which}, and {format_share(1 - level, 0)} were expected."
+        )
+    for shares, what, least in (
+        (above, f"share of rows above the {which}", OPTIONS.median_drift),
+        (coverage, "coverage", OPTIONS.coverage_drift),
+    ):
+        if shares is None or len(shares) < OPTIONS.min_periods or np.ptp(shares) == 0:
+            continue
+        line = linregress(np.arange(len(shares)), shares)
+        if line.pvalue < OPTIONS.drift_level and abs(line.slope) * (len(shares) - 1) >= least:
+            third = max(len(shares) // 3, 1)
+            first, last = format_share(shares[:third].mean(), 0), format_share(shares[-third:].mean(), 0)
+            way = "rises" if line.slope > 0 else "falls"
+            found.append(f"The {what} {way} with time: {first} in the first third of the rows, {last} in the last.")
+    return found
+
+
+def render_groups(page: Page) -> str:
+    """Return the section on coverage by group, "" without groups."""
+    if not page.groups:
+        return ""
+    off = [group for group in page.groups if not group.holds]
+    mean = page.evaluation.row_losses().mean() or 1.0
+    lines: list[tuple[Cell | str, ...]] = []
+    previous = ""
+    for group in page.groups:
+        lines.append(
+            (
+                row_header("" if group.column == previous else group.column),
+                group.name,
+                numeric_cell(f"{group.n_rows:,}"),
+                *_share_cells(group.observed, group.observed, group.low, group.high, group.holds),
+                numeric_cell(format_number(group.width)),
+                numeric_cell(f"{group.loss / mean:.2f}"),
+            )
+        )
+        previous = group.column
+    numbers = [numeric_cell(text) for text in ("rows", "rows inside", "by chance")]
+    heads: tuple[Cell | str, ...] = (
+        "column",
+        "values",
+        *numbers,
+        "",
+        numeric_cell("width"),
+        numeric_cell("loss / mean"),
+    )
+    interval = page.evaluation.intervals()[0]
+    share = format_share(interval.nominal, 0)
+    caption = f"Coverage and mean width of the {share} interval, and loss relative to all rows, by group of rows."
+    names = ", ".join(f"{group.describe()} ({format_share(group.observed)})" for group in off)
+    told = (
+        f"The {share} interval covers too few rows in {len(off)} of {len(page.groups)} groups: {names}. Do not rely on "
+        "it there."
+        if off
+        else f"In none of the {len(page.groups)} groups does the {share} interval cover fewer rows than by chance."
+    )
+    text = f"{told} Ranges by chance are those of {format_share(OPTIONS.confidence, 0)} for all groups together."
+    return f"<p{' class=warn' if off else ''}>{escape(text)}</p>{make_table(heads, lines, caption)}"
+
+
+def render_periods(page: Page) -> str:
+    """Return the section on coverage and loss in consecutive periods, "" unless the rows are in time order."""
+    shown, evaluation = page.periods, page.evaluation
+    if shown is None:
+        return ""
+    pictures, dated = "", bool(shown.name)
+    if shown.coverage is not None:
+        nominal = evaluation.intervals()[0].nominal
+        chance = binomial_band(nominal, np.array([len(rows) for rows in shown.rows]))
+        line, share = np.full(len(shown.times), nominal), format_share(nominal, 0)
+        name = "share of rows inside"
+        pictures += make_figure(
+            charts.draw_over_time(shown.times, shown.coverage, name, reference=line, chance=chance, dated=dated),
+            f"Coverage of the {share} interval. Dashed: {share}; band: 95 % by chance, if rows were independent. Rows "
+            "close in time often are not, so that chance moves the points further.",
+        )
+    baseline = next(iter(evaluation.baselines), "this model")
+    pictures += make_figure(
+        charts.draw_over_time(shown.times, shown.loss, "mean pinball loss", reference=shown.reference, dated=dated),
+        f"Loss of this model. Dashed: {baseline.lower()}.",
+    )
+    order = f"in the order of {shown.name!r}" if dated else "in the order of the data"
+    text = (
+        f"Evaluation rows {order}, in {len(shown.rows)} consecutive periods of about {len(shown.rows[0]):,} rows"
+        f"{f', until {format_date(shown.times[-1])}' if dated else ''}."
+    )
+    told = " ".join(shown.drift) or "No drift shows: neither coverage nor the share above the median has a clear trend."
+    drift = f"<p{' class=warn' if shown.drift else ''}>{escape(told)}</p>"
+    return f'<p>{escape(text)}</p>{drift}<div class="beside">{pictures}</div>'
+
+
+def render_coverage(page: Page) -> str:
+    """Return the section on the calibration of the quantile levels and the coverage of the intervals."""
+    shown, evaluation = page.calibration, page.evaluation
+    intervals = evaluation.intervals()
+    ties = bool(np.any(shown.below < shown.observed))
+    numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, shown.holds, strict=True)
+    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares)) for level, *shares in numbers]
+    heads = (numeric_cell("level"), numeric_cell("rows below"), numeric_cell("95 % by chance"), "")
+    caption = "Share of rows at or below each predicted quantile, and its 95 % range by chance for a calibrated level."
+    tables = make_table(heads, lines, caption)
+    if ties or any(one.inner < one.observed for one in intervals):
+        tables += f"<p>{TIES}</p>"
+    if intervals:
+        tables += _interval_table(intervals, evaluation)
+    residuals = PITDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
+    most = format_share(shown.confidence, 0)
+    pictures = make_figure(
+        charts.draw_calibration(shown),
+        f"Calibration: points on the dashed line are ideal; true quantiles would be in the band in {most} of samples."
+        + (" Vertical lines go from the share below a quantile to the share at or below it." if ties else ""),
+    ) + make_figure(
+        charts.draw_pit(residuals),
+        f"PIT histogram: rows between neighbouring quantiles, relative to the expected number, with {most} ranges. A U "
+        "shape means that intervals are too narrow, a hump that they are too wide.",
+    )
+    sampled = evaluation.out_of is not None
+    sample = (
+        f"<p>Computed on {len(evaluation.y):,} rows, a random sample of {evaluation.out_of:,}.</p>" if sampled else ""
+    )
+    return f'{sample}<div class="beside"><div>{tables}</div><div>{pictures}</div></div>'
+
+
+def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
+    """Return the table of coverages and widths, and what to know or do about them."""
+    lines: list[list[Cell | str]] = [
+        [
+            f"{format_share(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
+            *_share_cells(one.inner, one.observed, one.low, one.high, one.holds),
+            numeric_cell(format_number(one.width)),
+        ]
+        for one in intervals
+    ]
+    heads = ("interval", numeric_cell("rows inside"), numeric_cell("95 % by chance"), "", numeric_cell("width"))
+    caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."
+    text = make_table(heads, lines, caption)
+    if evaluation.model.interval is not None and intervals[0].calibrated:
+        promise = CALIBRATED if evaluation.units is None else CALIBRATED_UNITS
+        return f"{text}<p>{escape(promise.format(rows=evaluation.model.interval.n_calibration_))}</p>"
+    narrow = intervals[0].observed < intervals[0].low
+    return text + (f'<p class="warn">{describe_narrow(evaluation)}</p>' if narrow else "")
+
+
+def _share_cells(without_ties: float, with_ties: float, low: float, high: float, holds: bool) -> tuple[Cell, ...]:
+    """Return cells with an observed share, as a range where ties make one, its range by chance, and the verdict."""
+    chance = f"{100 * low:.1f} to {format_share(high)}"
+    observed = "" if without_ties == with_ties else f"{100 * without_ties:.1f} to "
+    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance), verdict_cell(holds)

@@ -1,0 +1,148 @@
+"""Where the page says that predictions are not to be relied on, and that it does not say so elsewhere."""
+
+import base64
+import csv
+import io
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.special import ndtri
+
+from quernel import KernelQuantileRegressor
+from quernel.conformal.table_model import TableModel
+from quernel.report import Evaluation, evaluate_by_refitting, report_page
+from quernel.report.reliability import compute_groups, compute_periods
+from quernel.report.sections import MAX_DOWNLOAD
+from quernel.tables.encoded_rows import ReadOptions
+from quernel.tables.training_data import prepare
+from support.report_page import LEVELS, made, read
+
+DAY = 86_400
+
+
+def evaluated(table, curves, **changes):
+    """A model of a table, and an evaluation on all its rows with these quantiles instead of the model's."""
+    training = prepare(table, ReadOptions("y"))
+    estimator = KernelQuantileRegressor(LEVELS, kernel="linear", recalibrate=False, tol=1e-2)
+    model, y = (
+        TableModel(training.encoder, estimator.fit(training.X[:200], training.y[:200]), "y"),
+        table["y"].to_numpy(),
+    )
+    baselines = {"Unconditional quantiles": np.tile(np.quantile(y, LEVELS), (len(y), 1))}
+    inside = np.zeros(training.X.shape, dtype=bool)
+    arrays = np.arange(len(y)), training.X, y, np.array(LEVELS), curves, inside
+    return model, Evaluation(model, *arrays, baselines, "on all rows", unseen=True, **changes)
+
+
+def noisy(n=600, seed=0):
+    rng = np.random.default_rng(seed)
+    place = rng.choice(["north", "south"], n)
+    return rng, place, rng.random(n), np.tile(ndtri(LEVELS), (n, 1))
+
+
+def test_a_group_that_is_not_covered_is_named_and_the_others_are_not():
+    rng, place, x, curves = noisy()
+    y = rng.standard_normal(600) * np.where(place == "south", 2.0, 0.8)
+    table = pa.table({"place": place, "x": x, "y": y})
+    model, evaluation = evaluated(table, curves)
+    page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
+    inside = np.abs(y) <= ndtri(0.95)
+    rows = {row[1]: row for row in page.rows["groups"]}
+    for name in ("north", "south"):
+        assert rows[name][2] == f"{np.sum(place == name)}"
+        assert rows[name][3] == f"{100 * inside[place == name].mean():.1f} %"
+    assert (rows["north"][5], rows["south"][5]) == ("ok", "off")
+    assert "place = south" in page.texts["groups"].split("Do not rely")[0]
+    assert "place = north" not in page.texts["groups"].split("Do not rely")[0]
+    assert re.search(r"Where not to trust it:.*place = south \(covers \d+ %\)", page.texts[""])
+
+
+def test_groups_of_right_quantiles_are_rarely_called_off():
+    """Of all groups together, by the 95 % that the page promises."""
+    off = 0
+    for seed in range(60):
+        rng, place, x, curves = noisy(400, seed)
+        table = pa.table({"place": place, "x": x, "y": rng.standard_normal(400)})
+        if seed == 0:
+            _, evaluation = evaluated(table, curves)
+        evaluation = replace(evaluation, y=table["y"].to_numpy())
+        groups = compute_groups(evaluation, table, ["place", "x"])
+        assert [group.column for group in groups] == ["place"] * 2 + ["x"] * 4  # one prediction: no groups by it
+        off += not all(group.holds for group in groups)
+    assert off <= 8
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_drift_is_said_in_words_where_rows_are_in_time_order(dated):
+    rng, _, x, curves = noisy()
+    when = {"when": pa.array(np.arange(600, dtype=np.int32)).cast(pa.date32())} if dated else {"z": rng.random(600)}
+    steady = rng.standard_normal(600)
+    for y, drifts in ((steady, False), (steady + np.linspace(-0.5, 2.5, 600), True)):
+        table = pa.table(when | {"x": x, "y": y})
+        model, evaluation = evaluated(table, curves, time_ordered=not dated)
+        page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
+        assert ("rises with time" in page.texts["time"]) == drifts
+        assert ("The coverage falls with time" in page.texts[""]) == drifts
+        assert ("No drift shows" in page.texts["time"]) != drifts
+        assert ("row, in time order" in page.texts["time"]) != dated
+    if not dated:
+        assert compute_periods(replace(evaluation, time_ordered=False), table, np.arange(600)) is None
+
+
+def test_later_rows_that_have_risen_are_said_to_have():
+    rng = np.random.default_rng(0)
+    for rise in (0.0, 3.0):
+        y = rng.standard_normal(1000) + np.where(np.arange(1000) < 800, 0, rise)
+        table = pa.table({"x": rng.random(1000), "y": y})
+        training = prepare(table, ReadOptions("y"))
+        estimator = KernelQuantileRegressor(LEVELS, kernel="linear").fit(training.X, training.y)
+        model = TableModel(training.encoder, estimator, "y")
+        evaluation = evaluate_by_refitting(model, training, time_ordered=True)
+        drift = " ".join(compute_periods(evaluation, table.slice(800), np.arange(800, 1000)).drift)
+        assert ("Targets have risen since the training rows: 100" in drift) == (rise > 0)
+
+
+@pytest.mark.parametrize(("alpha", "word"), [(1e-9, "overfits"), (10.0, "underfits")])
+def test_underfit_is_not_called_overfit(alpha, word):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (250, 2))
+    table = pa.table({"a": X[:, 0], "b": X[:, 1], "y": X @ [3.0, 1.0] + 0.5 * rng.standard_normal(250)})
+    training = prepare(table, ReadOptions("y"))
+    settings = {"bandwidth": 0.6, "alpha": alpha, "n_components": 150, "recalibrate": False, "random_state": 0}
+    estimator = KernelQuantileRegressor(LEVELS, **settings).fit(training.X, training.y)
+    model = TableModel(training.encoder, estimator, "y")
+    evaluation = evaluate_by_refitting(model, training)
+    top = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""]
+    assert [name for name in ("overfits", "underfits") if name in top] == [word]
+    assert ("smaller ridge weight" in top) == (word == "underfits")
+    assert ("larger ridge weight" in top) == (word == "overfits")
+
+
+def downloaded(page):
+    (held,) = re.findall(r'href="data:text/csv;base64,([^"]*)"', page)
+    return list(csv.reader(io.StringIO(base64.b64decode(held).decode())))
+
+
+def test_predictions_can_be_downloaded_from_the_page_itself():
+    *_, evaluation, page = made()
+    head, *rows = downloaded(page)
+    assert head == ["row", "price", "q0.05", "q0.5", "q0.95", "outside_training_range"]
+    assert len(rows) == len(evaluation.y)
+    numbers = np.array(rows, dtype=float)
+    np.testing.assert_allclose(numbers[:, 1], evaluation.y, rtol=1e-6)
+    np.testing.assert_allclose(numbers[:, 2:5], evaluation.curves, rtol=1e-6)
+    np.testing.assert_array_equal(numbers[:, 5], evaluation.outside)
+
+
+def test_the_page_of_many_rows_columns_and_levels_is_below_five_megabytes(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "LEVELS", (np.arange(1, 20) / 20).tolist())
+    rng, n = np.random.default_rng(0), 9000
+    table = pa.table({f"column number {k}": rng.random(n) for k in range(32)} | {"y": rng.random(n)})
+    model, evaluation = evaluated(table, np.sort(rng.random((n, 19)), axis=1))
+    page = report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")
+    assert 1e6 < len(page.encode()) < 5e6
+    assert len(downloaded(page)) - 1 == MAX_DOWNLOAD // 22 < n
