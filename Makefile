@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= auto
 
-.PHONY: demo test docs dist test-lowest quick lint types layers format bench clean
+.PHONY: demo test docs dist check-dist test-lowest quick lint types layers format bench clean
 
 demo: $(READY)
 	$(BIN)/quernel demo --out demo --force
@@ -54,6 +54,10 @@ dist: $(READY)
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
+
+# What was built, in an empty environment of $(PYTHON): without extras, the demo, tests of the source distribution.
+check-dist: dist
+	$(BIN)/python tools/check_dist.py --python $(PYTHON)
 
 clean:
 	rm -rf $(VENV) $(VENV)-lowest demo build dist docs/api docs/auto_gallery .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks import comparisons, family, guards, peers, speed
 from benchmarks.page import format_ratio, render_page
+from benchmarks.residuals import RESULTS as RESIDUALS
 from quernel.bench import describe_machine
 
 HERE = Path(__file__).parent
@@ -30,7 +31,8 @@ def main() -> None:
         machine = describe_machine()
         everything = {"machine": machine, "results": results, "systems": systems}
         (HERE / "results.json").write_text(json.dumps(everything, indent=1) + "\n")
-        (HERE.parent / "docs" / "benchmarks.md").write_text(render_page(machine, results, systems))
+        residuals = json.loads(RESIDUALS.read_text())
+        (HERE.parent / "docs" / "benchmarks.md").write_text(render_page(machine, results, systems, residuals))
 
 
 def _measure_goals(only: str | None) -> list[dict]:

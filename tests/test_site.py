@@ -13,25 +13,80 @@ PAGES = {page.stem: page.read_text() for page in DOCS.glob("*.md")}
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 
 
-@pytest.mark.parametrize("name", ["levels", "intervals", "trust", "speed"])
+RUN_HERE = {"levels": 3, "intervals": 4, "trust": 10, "speed": 3, "tabular": 9, "features": 1}
+RUN_IN_TEST_DOCS = {
+    "bands", "coverage", "forecasting", "kernel", "losses", "noncrossing", "plots", "scale", "shapes", "shipping",
+    "tables", "tails", "theory", "tuning",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUN_HERE)
 def test_the_examples_print_what_the_page_shows(name, capsys):
-    assert printed_as_shown(PAGES[name], capsys) >= 3
+    assert printed_as_shown(PAGES[name], capsys) == RUN_HERE[name]
+
+
+def test_no_page_has_an_example_that_is_not_run():
+    with_code = {name for name, page in PAGES.items() if re.search(r"^```py", page, re.M)}
+    assert with_code - {"index", "getting_started", "coming_from"} == set(RUN_HERE) | RUN_IN_TEST_DOCS
+    tests = (Path(__file__).parent / "test_docs.py").read_text()
+    assert [name for name in RUN_IN_TEST_DOCS if f'"{name}.md"' not in tests] == []
+
+
+def test_the_start_page_has_the_example_of_the_readme():
+    snippet = re.search(r"```python\n.*?```", PAGES["index"], re.S)[0]
+    assert snippet in (DOCS.parent / "README.md").read_text()  # which tests/test_docs.py runs
 
 
 def test_getting_started_runs_and_prints_what_it_shows(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert printed_as_shown(PAGES["getting_started"], capsys) == 10
+    assert printed_as_shown(PAGES["getting_started"], capsys) == 12
     assert (tmp_path / "fan.png").exists()
 
 
-def test_the_snippets_beside_other_libraries_run(capsys):
-    """Those in a block of `py` are of libraries that the tests do not install."""
-    pytest.importorskip("mapie")
-    namespace = {}
-    for snippet in re.findall(r"```python\n(.*?)```", PAGES["coming_from"], re.S):
-        exec(compile(snippet, "coming_from.md", "exec"), namespace)
-    assert capsys.readouterr().out == "True\n"
-    assert namespace["conformal"].predict_interval(namespace["X_new"]).shape == (5, 2)
+SECTIONS = re.split(r"^## ", PAGES["coming_from"], flags=re.M)[1:]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=[one.splitlines()[0] for one in SECTIONS])
+def test_the_snippets_beside_other_libraries_run(section, capsys):
+    """Ours always, that of another library where it is installed; all of a section print what the page shows."""
+    names, missing = {}, []
+    beginning = PAGES["coming_from"].partition("\n## ")[0]
+    for snippet in re.findall(r"```python\n(.*?)```", beginning + section, re.S):
+        try:
+            exec(compile(snippet, "coming_from.md", "exec"), names)
+        except ModuleNotFoundError as error:
+            missing.append(error.name)
+    assert capsys.readouterr().out == "".join(re.findall(r"```text\n(.*?)```", section, re.S))
+    assert set(missing) <= {"lightgbm", "catboost", "quantile_forest", "statsmodels", "mapie"}
+    assert len(re.findall(r"^\*quernel\*\n```python\nfrom quernel import", section, re.M)) == 1
+
+
+def test_every_library_of_the_start_page_has_its_code_beside_ours():
+    named = ["LightGBM", "CatBoost", "quantile-forest", "scikit-learn", "statsmodels", "R", "MAPIE"]
+    shown = re.findall(r"^\*([\w -]+)\*\n```", PAGES["coming_from"], re.M)
+    assert [name for name in dict.fromkeys(shown) if name != "quernel"] == named
+    assert [title.splitlines()[0] for title in SECTIONS if title.startswith("scikit")] == [
+        "scikit-learn: QuantileRegressor", "scikit-learn: GradientBoostingRegressor",
+    ]  # fmt: skip
+
+
+def column_of(heading, name):
+    """Numbers in a column of the first table below a heading of the page of accuracy."""
+    table = re.search(rf"^{heading}.*?(?=^\|)(.*?)(?=^$)", PAGES["accuracy"], re.M | re.S)[1].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    place = cells[0].index(name)
+    return [float(row[place].strip("%")) for row in cells[2:]]
+
+
+def test_what_the_pages_say_of_lightgbm_is_in_the_tables():
+    text = " ".join(PAGES["coming_from"].split())
+    ours = column_of("## Loss", "tabular")
+    assert all(a < b for a, b in zip(ours, column_of("## Loss", "LightGBM tuned"), strict=True))
+    plain, tuned = (column_of("Share inside the 80 %", name) for name in ("LightGBM", "LightGBM tuned"))
+    assert (
+        f"those of LightGBM hold {min(plain):.0f} to {max(plain):.0f} %, tuned {min(tuned):.0f} to {max(tuned):.0f} %"
+        in text
+    )
 
 
 def anchors(page):
@@ -76,3 +131,9 @@ def test_the_version_is_the_same_everywhere():
 
 def test_the_readme_is_short():
     assert len((DOCS.parent / "README.md").read_text().splitlines()) < 70
+
+
+def test_the_ten_questions_have_answers_and_a_page_each():
+    rows = re.findall(r"^\| (How|Which|What|Can|Is)(.*?\?) \| (.*) \|$", PAGES["index"], re.M)
+    assert len(rows) == 10
+    assert all(LINK.search(answer) for _, _, answer in rows)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import comparisons, page
+from benchmarks import comparisons, page, residuals
 from benchmarks.systems import quadratic
 from benchmarks.systems.forecasters import LEVELS
 
 from quernel.bench import Answer, Task, fit_and_score, load_system
 from quernel.datasets import make_homoscedastic
 from quernel.metrics import pinball_loss
+from quernel.solvers import newton
 
 ROOT = Path(__file__).parents[2]
 QUERNEL = "quernel.bench:QUERNEL"
@@ -155,7 +156,7 @@ def test_the_page_says_what_did_not_work():
         "baseline": None,
     }
     text = page.render_page(
-        MACHINE, [goal], [row | {"status": "timed out after 60 s"}, row | {"status": "failed: too | large"}]
+        MACHINE, [goal], [row | {"status": "timed out after 60 s"}, row | {"status": "failed: too | large"}], []
     )
     assert "| x | not installed | >= 2 | not measured | 1 |  |" in text
     assert "| peer |  |  |  | timed out after 60 s |" in text
@@ -166,4 +167,32 @@ def test_the_page_says_what_did_not_work():
 def test_the_committed_page_shows_the_committed_results():
     kept = json.loads((ROOT / "benchmarks" / "results.json").read_text())
     shown = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert shown == page.render_page(kept["machine"], kept["results"], kept.get("systems", []))
+    measured = json.loads(residuals.RESULTS.read_text())
+    assert shown == page.render_page(kept["machine"], kept["results"], kept.get("systems", []), measured)
+
+
+def test_residuals_vanish_at_the_solution_and_the_certificate_is_a_bound_elsewhere():
+    rng = np.random.default_rng(0)
+    Phi, alpha = rng.standard_normal((150, 5)), 1e-3
+    y = Phi[:, 0] + rng.standard_normal(150)
+    best, duals = residuals.fit_quernel(newton.solve, Phi, y, alpha, 1e-9)
+    assert max(residuals.residuals_of(Phi, y, alpha, best, duals).values()) < 1e-12
+    optimum = objective_at(Phi, y, alpha, best)
+    for shift in (1e-3, 0.1):
+        moved = np.r_[best[:5] + shift, best[5:6]]
+        r = y - Phi @ moved[:5] - moved[5]
+        x = np.r_[moved, np.maximum(r, 0), np.maximum(-r, 0)]
+        found = residuals.residuals_of(Phi, y, alpha, x, duals)
+        assert found["primal"] < 1e-12  # feasible, but no longer stationary
+        assert found["dual"] == pytest.approx(2 * alpha * shift, rel=1e-6)
+        here = objective_at(Phi, y, alpha, x)
+        assert 0 < here - optimum <= residuals.certificate(Phi, y, alpha, x, duals) * here
+        wrong = residuals.residuals_of(Phi, y + 0.5, alpha, x, duals)
+        assert wrong["primal"] == pytest.approx(0.5)
+
+
+def objective_at(Phi, y, alpha, x):
+    """Mean pinball loss and ridge, from coefficients and intercept alone."""
+    r = y - Phi @ x[: Phi.shape[1]] - x[Phi.shape[1]]
+    level = residuals.LEVEL
+    return np.mean(np.maximum(level * r, (level - 1) * r)) + alpha * np.sum(x[: Phi.shape[1]] ** 2)

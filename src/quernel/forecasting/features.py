@@ -48,7 +48,7 @@ class Lags(TransformerMixin, BaseEstimator):
 
     Attributes
     ----------
-    n_features_in_ : int
+    n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
     --------
@@ -76,6 +76,10 @@ class Lags(TransformerMixin, BaseEstimator):
                 f"{self.horizon} steps back are known. Use lags of {self.horizon} or more, or a shorter horizon."
             )
         self.n_features_in_ = values.shape[1]
+        self.__dict__.pop("feature_names_in_", None)
+        columns = list(getattr(X, "columns", []))
+        if columns and all(isinstance(name, str) for name in columns):
+            self.feature_names_in_: NDArray[np.object_] = np.array(columns, dtype=object)
         reach = max([*self.lags, *(self.horizon + window - 1 for window in self.rolling)], default=1)
         self._tail = values[-reach:].copy()
         return self
@@ -117,9 +121,10 @@ class Lags(TransformerMixin, BaseEstimator):
         return self.transform(np.concatenate([self._tail, unknown]))[-steps:]
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Return names such as x0_lag24 and x0_mean168."""
+        """Return names such as load_lag24 and load_mean168, or x0_lag24 where the columns have no names."""
         check_is_fitted(self)
-        given = input_features if input_features is not None else [f"x{j}" for j in range(self.n_features_in_)]
+        known = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        given = known if input_features is None else input_features
         names = [str(name) for name in np.asarray(given, dtype=object)]
         kinds = [f"lag{lag}" for lag in self.lags] + [f"mean{window}" for window in self.rolling]
         return np.array([f"{name}_{kind}" for kind in kinds for name in names], dtype=object)
