@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from quernel.data import Block, BlockState, InMemoryDesign, sum_tuples
 from quernel.losses import Loss
+from quernel.objective import piecewise
 from quernel.objective.problem import Problem, take_columns
 
 Array = NDArray[np.floating]
@@ -205,6 +206,8 @@ def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array, ...]], co
 def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array, ...]:  # noqa: ARG001
     """Over one block: mean loss of a constant, and mean and mean square (inf if not needed) of |offset|, each (q,)."""
     loss, constant = args
+    if not loss.margin and piecewise.applies(loss, block):
+        return *piecewise.constant_loss(block, loss, constant), np.full(len(constant), np.inf)
     sums, curved = np.zeros((3, len(constant))), loss.smoothing_width.any()
     for part, offset, sign in _offsets(block, loss):
         share, size = block.share[part], np.abs(np.broadcast_to(offset, block.targets[part].shape))

@@ -295,6 +295,17 @@ def smoothed_gradient_column(
 
 
 @compiled(fastmath=FAST)
+def constant_loss_column(target: Array, share: Array, constant: float, low: float, high: float) -> tuple[float, float]:
+    """Mean of a two-piece loss of y - constant, and of |y|, over the rows of one column."""
+    loss, size = 0.0, 0.0
+    for i in range(len(target)):
+        r = target[i] - constant
+        loss += share[i] * max(low * r, high * r)
+        size += share[i] * abs(target[i])
+    return loss, size
+
+
+@compiled(fastmath=FAST)
 def eval_along_direction_column(
     residual: Array, anchor: Array, change: Array, share: Array, low: float, high: float, width: float, step: float
 ) -> tuple[float, float]:

@@ -32,6 +32,19 @@ def applies(loss: Loss, block: Block) -> bool:
     return len(block.share) >= COMPILED_ROWS and loss.is_two_piece
 
 
+def constant_loss(block: Block, loss: Loss, constant: Array) -> tuple[Array, Array]:
+    """Mean loss of constants (q,), and mean of |y| (q,), over one block; for losses of y - f."""
+    from quernel.objective.numba_kernels import constant_loss_column
+
+    (low, high), several = loss.domain, block.targets.shape[1] > 1
+    sums = [
+        constant_loss_column(_column(block.targets, k if several else 0), block.share, constant[k], low[k], high[k])
+        for k in range(len(constant))
+    ]
+    losses, sizes = np.array(sums).T
+    return losses, sizes
+
+
 def smoothed_gradient(block: Block, state: BlockState, loss: Loss, width: Array) -> tuple[Array, ...]:
     """The fields of `DualSums`, as `Problem.smoothed_gradient`."""
     from quernel.objective.numba_kernels import smoothed_gradient_column
