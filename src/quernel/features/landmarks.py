@@ -16,7 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh, solve_triangular
-from scipy.linalg.lapack import dpstrf
+from scipy.linalg.blas import dtrmm
+from scipy.linalg.lapack import dpocon, dpotrf, dpstrf, dtrtri
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._threads import single_threaded_blas, strips
@@ -32,12 +33,15 @@ Index = NDArray[np.intp]
 LANDMARKS = ("uniform", "distinct", "leverage", "greedy")
 # Eigenvalues of the landmarks' Gram matrix below this share of the largest are rounding error, and dropped.
 FLOOR = 1e-13
+# Reciprocal of the condition number above which its Cholesky factor is taken, a tenth of the time.
+WELL_CONDITIONED = 1e-10
 
 
 class Nystroem(TransformerMixin, BaseEstimator):
     """Approximate a kernel by its projection on landmarks (Williams and Seeger, 2001).
 
-    phi(x) = D^-1/2 V'K(P, x)  with the eigendecomposition  V D V' = K(P, P)  of the Gram matrix of the landmarks P.
+    phi(x) = B'K(P, x)  with  B B' = K(P, P)^-1  for the Gram matrix of the landmarks P: B = L^-T by its Cholesky
+    factor L or, where it is nearly singular, V D^-1/2 by its eigendecomposition V D V'.
 
     Parameters
     ----------
@@ -60,7 +64,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
     landmarks_ : ndarray of shape (n_landmarks, n_columns)
         The rows chosen.
     projection_ : ndarray of shape (n_landmarks, n_components_)
-        V D^-1/2.
+        B.
     n_components_ : int
         The number of features.
     """
@@ -99,21 +103,23 @@ class Nystroem(TransformerMixin, BaseEstimator):
             assert self.alpha is not None
             chosen = _choose_by_leverage(kernel, X, weight / weight.sum(), size, self.alpha, rng)
         self.landmarks_ = np.array(X[chosen], dtype=float)
-        eigenvalues, eigenvectors = eigh(kernel.gram(self.landmarks_, self.landmarks_))
-        kept = eigenvalues > FLOOR * eigenvalues[-1]
-        self.projection_ = eigenvectors[:, kept] / np.sqrt(eigenvalues[kept])
-        self.n_components_ = int(kept.sum())
+        self.projection_, self._triangular = _invert_root(kernel.gram(self.landmarks_, self.landmarks_))
+        self.n_components_ = int(self.projection_.shape[1])
         return self
 
     def transform(self, X: Array, *, dtype: Any = float) -> Array:
-        """phi(x) = D^-1/2 V'K(P, x), shape (n, n_components_), computed in double precision and stored as `dtype`."""
+        """phi(x) = B'K(P, x), shape (n, n_components_), computed in double precision and stored as `dtype`."""
         Phi = np.empty((len(X), self.n_components_), dtype=dtype)
         for strip in strips(*Phi.shape):
-            np.matmul(self._cross_gram(X[strip]), self.projection_, out=Phi[strip], casting="same_kind")
+            cross = self._cross_gram(X[strip])
+            if self._triangular:  # half of the operations
+                Phi[strip] = dtrmm(1.0, self.projection_, cross.T, trans_a=1, overwrite_b=1).T
+            else:
+                np.matmul(cross, self.projection_, out=Phi[strip], casting="same_kind")
         return Phi
 
     def curves(self, X: Array, coef: Array) -> Array:
-        """Predictions  phi(x)'u = K(x, P) V D^-1/2 u  for every column u of `coef`, without computing the features."""
+        """Predictions  phi(x)'u = K(x, P) B u  for every column u of `coef`, without computing the features."""
         predictor, weights = _convert_once(self, coef)  # as saved models predict: to the same bits
         return predictor.curves(X, weights)
 
@@ -135,6 +141,16 @@ class Nystroem(TransformerMixin, BaseEstimator):
                 f"landmarks='leverage' needs alpha, the ridge penalty of the fit that will follow; got {self.alpha!r}."
             )
         return kernel
+
+
+def _invert_root(gram: Array) -> tuple[Array, bool]:
+    """B with B B' = gram^-1, without directions of rounding error, and whether it is (upper) triangular."""
+    size, (factor, failed) = np.abs(gram).sum(axis=0).max(), dpotrf(gram, lower=1)
+    if not failed and dpocon(factor, size, uplo="L")[0] > WELL_CONDITIONED:
+        return np.asfortranarray(dtrtri(factor, lower=1)[0].T), True
+    eigenvalues, eigenvectors = eigh(gram)
+    kept = eigenvalues > FLOOR * eigenvalues[-1]
+    return eigenvectors[:, kept] / np.sqrt(eigenvalues[kept]), False
 
 
 def _choose_greedily(kernel: Kernel, X: Array, size: int) -> Index:
