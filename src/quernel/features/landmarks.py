@@ -34,7 +34,7 @@ LANDMARKS = ("uniform", "distinct", "leverage", "greedy")
 # Eigenvalues of the landmarks' Gram matrix below this share of the largest are rounding error, and dropped.
 FLOOR = 1e-13
 # Reciprocal of the condition number above which its Cholesky factor is taken, a tenth of the time.
-WELL_CONDITIONED = 1e-10
+WELL_CONDITIONED = 1e-12
 
 
 class Nystroem(TransformerMixin, BaseEstimator):
