@@ -20,6 +20,10 @@ MAIN_SPLITS = 5
 
 HEAD = """# Accuracy on tables
 
+{summary}
+
+## How it was measured
+
 Made by `python -m benchmarks.tables` ({processors}; one thread each; results in benchmarks/tables.jsonl). *tabular* is
 `TabularQuantileRegressor()`, *kernel* `KernelQuantileRegressor()`, both with their defaults. Every method gets the same
 numbers (categories as indicator columns, missing entries as medians of training rows) and the same splits: the first of
@@ -42,7 +46,7 @@ def render_page(rows: list[dict], images: Path) -> str:
     draw(shared, images / "accuracy.png")
     return "\n".join(
         [
-            HEAD.format(processors=processors)
+            HEAD.format(processors=processors, summary=_summary(main))
             + "## Loss\n\nMean pinball loss at 0.1, 0.5 and 0.9 on held-out rows over that of the unconditional"
             " quantiles;\nmeans over the splits that *tabular* and all peers have been measured on."
             "\n",
@@ -59,7 +63,7 @@ def render_page(rows: list[dict], images: Path) -> str:
             " rows.\n",
             _coverage(rows),
             "Share inside the 80 % intervals of the others, means over splits:\n",
-            _losses(shared, [KERNEL, *PEERS], "inside_80"),
+            _losses(shared, [KERNEL, *(peer for peer in PEERS if peer != LONGER)], "inside_80"),
             "In a simulation (`python -m benchmarks.tabular_coverage`), shares of new rows inside 50 / 80 / 90 %"
             "\nintervals, where it is known with the largest standard error of the three; *off* is more than four"
             " points away:\n",
@@ -131,7 +135,9 @@ def _losses(rows: list[dict], methods: list[str], key: str = "loss") -> str:
         size = [row for row in rows if row["table"] == table and "rows" in row]
         if size:
             lines.append([table, f"{size[0]['rows']:,}", *cells])
-    return _markdown(["table", "rows", *methods], lines) + "\nIn brackets: the number of splits, if fewer than five.\n"
+    fewer = any("(" in cell for line in lines for cell in line)
+    note = "\nIn brackets: the number of splits, if fewer than five.\n" if fewer else ""
+    return _markdown(["table", "training rows", *methods], lines) + note
 
 
 def _paired(rows: list[dict], table: str, method: str, other: str) -> tuple[float, float, int] | None:
@@ -171,6 +177,25 @@ def _against_best(rows: list[dict]) -> str:
         "\nRatio of losses to the best of the peers on each table (at most nine settings), and to LightGBM with the"
         "\nlonger search, with its standard error over the splits, paired, and their number:\n\n"
         + _markdown(head, lines)
+    )
+
+
+def _summary(rows: list[dict]) -> str:
+    """The page in three sentences."""
+    fair = [peer for peer in PEERS if peer != LONGER]
+    best = [found[1] for table in TABLES if (found := _best_peer(rows, table, fair)) is not None]
+    level = sum(ratio + error > 1 for ratio, error, _ in best)
+    tuned = [pair[0] for table in TABLES if (pair := _paired(rows, table, OURS, "LightGBM tuned")) is not None]
+    kernel = [pair[0] for table in TABLES if (pair := _paired(rows, table, KERNEL, "LightGBM tuned")) is not None]
+    seconds = [[_median_seconds(rows, table, one) for one in (OURS, "LightGBM", TIME_PEER)] for table in TABLES]
+    slower, times = ([one[0] / one[k] for one in seconds if all(one)] for k in (1, 2))
+    return (
+        f"On {len(best)} tables the loss of `TabularQuantileRegressor()` is {_mean([one[0] for one in best])} times"
+        f" that of the best of\n{len(fair)} peers on each (geometric mean), and about equal on {level} of them;"
+        f" relative to tuned LightGBM it is {min(tuned):.2f} to {max(tuned):.2f}.\nIt takes {min(times):.1f} to"
+        f" {max(times):.1f} times the time of {TIME_PEER} and {min(slower):.0f} to {max(slower):.0f} times that of"
+        f" LightGBM, both\nwith their defaults. `KernelQuantileRegressor()` alone has {_mean(kernel)} times the loss"
+        " of tuned LightGBM."
     )
 
 

@@ -54,17 +54,27 @@ def test_dates_without_a_yearly_cycle_take_no_more_points():
 
 def test_rows_at_few_values_are_scattered_sideways_and_all_drawn():
     rng = np.random.default_rng(0)
-    columns = {"few": rng.integers(1, 6, 200) * 2.0, "many": rng.random(200), "word": rng.choice(["a", "b"], 200)}
+    columns = {"few": rng.integers(1, 6, 200) * 2.5, "many": rng.random(200), "word": rng.choice(["a", "b"], 200)}
     table = pa.table(columns | {"y": rng.random(200)})
     model, training = fitted(table, "y")
     few, many, word = compute_fans(model, table, training.y, ["few", "many", "word"])
-    assert (few.jitter, many.jitter, word.jitter) == (0.4, 0.0, 0.2)
-    assert few.grid.tolist() == [2, 4, 6, 8, 10]
+    assert (few.jitter, many.jitter, word.jitter) == (0.5, 0.0, 0.2)
+    assert few.grid.tolist() == [2.5, 5, 7.5, 10, 12.5]
     assert len(np.unique(few.x)) == 200
-    assert sorted(2 * (few.x / 2).round()) == sorted(columns["few"])
-    assert np.abs(few.x - 2 * (few.x / 2).round()).max() <= 0.4
+    assert sorted(2.5 * (few.x / 2.5).round()) == sorted(columns["few"])
+    assert np.abs(few.x - 2.5 * (few.x / 2.5).round()).max() <= 0.5
     drawn = charts.draw_fan(few, np.array(LEVELS), "y")
     assert drawn.count("h.1") == 200
+
+
+def test_a_few_whole_numbers_are_categories_in_their_order():
+    rng = np.random.default_rng(0)
+    season = rng.integers(1, 5, 300) * 5.0
+    table = pa.table({"season": np.where(np.arange(300) % 10, season, np.nan), "x": rng.random(300), "y": season})
+    model, training = fitted(table, "y")
+    (fan,) = compute_fans(model, table, training.y, ["season"])
+    assert (fan.kind, fan.categories) == ("category", ("5", "10", "15", "20"))
+    assert np.all(np.diff(fan.curves[:, 1]) > 3), "each is the mean of its own rows"
 
 
 def test_the_trend_of_many_years_follows_the_rows():

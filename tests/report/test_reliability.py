@@ -55,10 +55,10 @@ def test_a_group_that_is_not_covered_is_named_and_the_others_are_not():
     for name in ("north", "south"):
         assert rows[name][2] == f"{np.sum(place == name)}"
         assert rows[name][3] == f"{100 * inside[place == name].mean():.1f} %"
-    assert (rows["north"][5], rows["south"][5]) == ("ok", "off")
-    assert "place = south" in page.texts["groups"].split("Do not rely")[0]
-    assert "place = north" not in page.texts["groups"].split("Do not rely")[0]
-    assert re.search(r"Where not to trust it:.*place = south \(covers \d+ %\)", page.texts[""])
+    assert (rows["north"][5], rows["south"][5]) == ("wide", "off")
+    assert "place is south" in page.texts["groups"].split("Do not rely")[0]
+    assert "place is north" not in page.texts["groups"].split("Do not rely")[0]
+    assert re.search(r"Where not to trust it:.*place is south \(covers \d+ %\)", page.texts[""])
 
 
 def test_groups_of_right_quantiles_are_rarely_called_off():
@@ -146,3 +146,19 @@ def test_the_page_of_many_rows_columns_and_levels_is_below_five_megabytes(monkey
     page = report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")
     assert 1e6 < len(page.encode()) < 5e6
     assert len(downloaded(page)) - 1 == MAX_DOWNLOAD // 22 < n
+
+
+def test_the_top_says_what_looks_capped_impossible_or_rests_on_a_random_split():
+    rng, place, x, curves = noisy()
+    y = np.minimum(np.exp(rng.standard_normal(600)), 2.0)
+    table = pa.table({"place": place, "x": x, "y": y})
+    model, evaluation = evaluated(table, curves)  # whose lowest quantiles are negative
+    text = " ".join(read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""].split())
+    assert f"{100 * np.mean(y == 2):.1f} % of the targets are 2, the largest: they look capped" in text
+    assert "quantiles are below 0, though no target is" in text
+    assert "The future" not in text, "rows without dates"
+    table = table.set_column(2, "y", pa.array(y - 5 + 0.01 * x))
+    model, evaluation = evaluated(table, curves)
+    text = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""]
+    assert "capped" not in text
+    assert "below 0, though" not in text

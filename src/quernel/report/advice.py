@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 # Columns and groups that are named, the least increase of the loss that makes a column matter, and the loss of a group
 # relative to the mean that is worth a word.
-MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.5
+MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.25
+# Shares of rows that are worth a word: outside the training range, with a predicted quantile that no target can be, and
+# with the largest or smallest target. A target with fewer distinct values than these is discrete, not capped.
+FEW_ROWS, DISTINCT = 0.01, 30
 TOO_NARROW = (
     "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
     "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
@@ -117,10 +120,12 @@ def _how_good(evaluation: Evaluation) -> str:
     level = evaluation.levels[middle]
     error = format_number(float(np.median(np.abs(evaluation.y - evaluation.curves[:, middle]))))
     prediction = "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
-    text = f"half of the rows lie within {error} of their {prediction}"
+    typical = format_number(float(np.median(evaluation.y)))
+    text = f"half of the rows lie within {error} of their {prediction} (the median target is {typical})"
     for one in evaluation.intervals()[:1]:
-        kept = "as it should" if one.holds else ("too few" if one.observed < one.low else "more than it should")
-        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, {kept}"
+        wide = "more than it need: intervals are wider than necessary"
+        kept = "as it should" if one.holds else ("too few" if one.observed < one.low else wide)
+        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of all rows, {kept}"
     best = evaluation.best_baseline
     ours, theirs = (float(evaluation.losses(name).mean()) for name in (None, best))
     if ours <= theirs and theirs > 0:
@@ -136,7 +141,7 @@ def _rests_on(page: Page) -> str:
         return "no single column: shuffling any of them hardly changes the loss."
     listed = ", ".join(f"{name} (+{round(100 * share):,} %)" for name, share in named[:MOST_IMPORTANT])
     more = len(named) - MOST_IMPORTANT
-    others = f", and {format_count(more, 'more column')}" if more > 0 else ""
+    others = f", and less on {format_count(more, 'other column')}" if more > 0 else ""
     return f"{listed}{others}. In brackets: how much the loss rises if the column is shuffled."
 
 
@@ -150,15 +155,39 @@ def _doubts(page: Page) -> str:
     mean = evaluation.row_losses().mean()
     hard = max(page.groups, key=lambda group: group.loss, default=None)
     if hard is not None and hard.loss > LARGE_LOSS * mean:
-        found.append(f"errors are largest where {hard.describe()}, {hard.loss / mean:.1f} times the mean loss")
-    found += list(page.periods.drift if page.periods is not None else ())
-    if evaluation.outside.any():
-        share = format_share(float(evaluation.outside.mean()))
-        found.append(f"{share} of these rows are outside the training range, where predictions are extrapolations")
+        found.append(f"errors are largest where {hard.describe()}: {hard.loss / mean:.1f} times the mean loss")
+    found += _target_doubts(page)
+    if page.periods is not None:
+        found += list(page.periods.drift)
+        if evaluation.unseen and not evaluation.time_ordered:
+            found.append(
+                "the future: rows were held out at random, between others of the same time, so that later rows may be "
+                "predicted worse (--time-ordered evaluates on the last ones)"
+            )
+    if evaluation.outside.mean() >= FEW_ROWS:
+        share = f"{evaluation.outside.sum():,} of {len(evaluation.y):,}"
+        found.append(f"{share} rows are outside the training range, where predictions are extrapolations")
     if not found:
         return "no group of these rows or period stands out. Beyond the range of the training rows nothing is known."
     text = ". ".join(one.rstrip(".")[0].upper() + one.rstrip(".")[1:] for one in found)
     return f"{text}."
+
+
+def _target_doubts(page: Page) -> list[str]:
+    """Return what is said of targets that look capped, and of predictions that no target can be."""
+    y, found = page.y, []
+    for end, name in ((y.max(), "largest"), (y.min(), "smallest")):
+        share = float(np.mean(y == end))
+        if share >= FEW_ROWS and end != 0 and len(np.unique(y)) >= DISTINCT:
+            found.append(
+                f"{format_share(share)} of the targets are {format_number(float(end))}, the {name}: they look capped, "
+                "and predictions near it are of the capped value"
+            )
+    below = float(np.mean(page.evaluation.curves[:, 0] < 0))
+    if y.min() >= 0 and below >= FEW_ROWS:
+        level = page.evaluation.levels[0]
+        found.append(f"{format_share(below)} of the predicted {level:g} quantiles are below 0, though no target is")
+    return found
 
 
 def _tiles(page: Page) -> str:

@@ -158,7 +158,8 @@ def compute_page(
         choices=describe_choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
         calibration=_compute_calibration(evaluation),
         importance=importance,
-        fans=compute_fans(model, with_target, y, most_important),
+        # As of the evaluation: a model is closer to rows that it was fitted to.
+        fans=compute_fans(evaluation.model, entries, evaluation.y, most_important),
         what_if=compute_what_if(model, with_target, most_important[:2]),
         rows=rows,
         entries=entries,

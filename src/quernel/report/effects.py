@@ -53,7 +53,9 @@ class EffectOptions:
     """Constants of charts and panel: how much detail against the size of the page."""
 
     grid_points: int = 60  # of the curves of a fan chart
-    what_if_points: int = 15  # of each input of the what-if panel, at most
+    what_if_points: int = 15  # of each input of the what-if panel, at most; of whole numbers ...
+    what_if_integers: int = 30  # ... all of them, if there are no more than these
+    max_codes: int = 12  # whole numbers of a column that are drawn as categories, not as points on a line
     max_bars: int = 12  # columns in the table of importances
 
 
@@ -80,16 +82,27 @@ def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) 
     for name in names:
         j = columns.names.index(name)
         is_date = isinstance(model.encoder.columns_[j], DateColumn) and len(drop_missing(rows[j])) > 0
-        whole = [(name, rows[j], None)]
+        whole = [(name, *_as_codes(rows[j]))]
         for label, values, grid in _split_date(name, to_seconds(rows[j])) if is_date else whole:
             points = _make_grid(model.encoder.columns_[j], values) if grid is None else grid
-            if grid is not None and values.dtype.kind == "f":  # averages over the same hour, not over similar ones
+            if (
+                grid is not None and values.dtype.kind == "f"
+            ):  # of dates: averages over the same hour, not over similar ones
                 along = average_similar(np.floor(values).astype(object), curves, grid.astype(object))
             else:
                 along = average_similar(values, curves, points)
             display = QuantileFanDisplay(values, y[some], points, along, levels, label)
             fans.append(ColumnFan.from_display(display, column=name))
     return fans
+
+
+def _as_codes(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return the values (n,) of a column, and its grid: of a few whole numbers as text, of others None for any grid."""
+    observed = np.unique(drop_missing(values)) if values.dtype.kind == "f" else np.empty(0)
+    if not 1 < len(observed) <= OPTIONS.max_codes or np.any(observed != observed.round()):
+        return values, None
+    texts = np.array([f"{value:.0f}" if np.isfinite(value) else None for value in values], dtype=object)
+    return texts, np.array([f"{value:.0f}" for value in observed], dtype=object)
 
 
 def _split_date(name: str, seconds: Array) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
@@ -198,10 +211,12 @@ def _what_if_grid(column: Column, values: NDArray[Any], own: NDArray[Any]) -> ND
     grid = _make_grid(column, values)
     if grid.dtype.kind == "O":
         return grid if own[0] in grid else np.concatenate([grid, own])
+    observed = np.unique(drop_missing(values))
+    whole = grid.dtype.kind == "f" and bool(len(observed)) and bool(np.all(observed == observed.round()))
+    if whole and len(observed) <= OPTIONS.what_if_integers:
+        return observed
     grid = grid[np.unique(np.linspace(0, len(grid) - 1, OPTIONS.what_if_points).round().astype(int))]
     if grid.dtype.kind == "f":
-        observed = drop_missing(values)
-        whole = bool(len(observed)) and bool(np.all(observed == observed.round()))
         texts = [format_number(round(value) if whole else value) for value in grid]
         grid = np.array([float(text.replace(",", "")) for text in texts])
     else:
@@ -265,12 +280,13 @@ def render_columns(page: Page) -> str:
     others = (
         ""
         if n_columns == 1
-        else " The other columns are as they are in these rows, so that those which go along with this one move, too."
+        else " The other columns are as they are in these rows, so that those which go along with this one move, too: "
+        "bands are as wide as those of single rows, and many more dots lie outside them than of rows that are alike."
     )
     figures = "".join(
         make_figure(
             charts.draw_fan(fan, levels, target),
-            f"Along {fan.name}: mean of the quantiles predicted for rows with about this value.{others}"
+            f"Along {fan.name}: mean of the quantiles predicted for evaluation rows with about this value.{others}"
             f"{' Rows are jittered sideways.' if fan.jitter else ''}",
             f"fan-{k}",
         )
@@ -315,6 +331,8 @@ def render_what_if(page: Page) -> str:
         f"Move the inputs of a typical row of the data{', whose other columns stay' if others else ''}: the predicted "
         f"quantiles of {page.model.target} follow."
     )
+    if page.evaluation.unseen:
+        text += " The model was fitted to this row: quantiles of new rows like it are somewhat further apart."
     return (
         f'<div id="what-if" data-numbers="{escape(json.dumps(numbers))}" hidden><p>{escape(text)}</p>'
         f'<div class="beside"><div>{inputs}<div class="range" aria-hidden="true">{bands}'
@@ -330,7 +348,8 @@ def _format_input(value: Any) -> str:
     """Return a value of the typical row as text."""
     if isinstance(value, float):
         return format_number(value)
-    return "missing" if value is None else charts.name_category(value).removesuffix(".000000")
+    text = "missing" if value is None else charts.name_category(value).removesuffix(".000000")
+    return text.removesuffix("T00:00:00")
 
 
 def _band_opacities(count: int) -> list[float]:

@@ -76,9 +76,9 @@ def row_header(text: str) -> Cell:
     return Cell(escape(text), tag="th")
 
 
-def verdict_cell(holds: bool) -> Cell:
-    """Return a cell that says ok or off in text and a sign, not in colours alone."""
-    return Cell("ok", "good") if holds else Cell("off", "bad")
+def verdict_cell(holds: bool, *, wide: bool = False) -> Cell:
+    """Return a cell that says ok, wide or off in text and a sign, not in colours alone."""
+    return Cell("wide" if wide else "ok", "good") if holds else Cell("off", "bad")
 
 
 def bar_cell(share: float) -> Cell:

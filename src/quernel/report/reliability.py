@@ -88,12 +88,18 @@ class Group(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the interval does not cover less than by chance."""
+        """Whether the interval does not cover fewer rows than chance explains."""
         return self.observed >= self.low
 
+    @property
+    def wide(self) -> bool:
+        """Whether it covers more: then it is wider than it need be."""
+        return self.observed > self.high
+
     def describe(self) -> str:
-        """Return the group in words: place = north."""
-        return f"{self.column} {'=' if ' to ' not in self.name else 'from'} {self.name}"
+        """Return the group in words: place is north."""
+        column = f"the {self.column}" if self.column.startswith("predicted ") else self.column
+        return f"{column} is {self.name}"
 
 
 def interval_bounds(evaluation: Evaluation) -> tuple[Interval, Array] | None:
@@ -269,7 +275,7 @@ def render_groups(page: Page) -> str:
     """Return the section on coverage by group, "" without groups."""
     if not page.groups:
         return ""
-    off = [group for group in page.groups if not group.holds]
+    off, wide = [group for group in page.groups if not group.holds], [group for group in page.groups if group.wide]
     mean = page.evaluation.row_losses().mean() or 1.0
     lines: list[tuple[Cell | str, ...]] = []
     previous = ""
@@ -279,7 +285,8 @@ def render_groups(page: Page) -> str:
                 row_header("" if group.column == previous else group.column),
                 group.name,
                 numeric_cell(f"{group.n_rows:,}"),
-                *_share_cells(group.observed, group.observed, group.low, group.high, group.holds),
+                *_share_cells(group.observed, group.observed, group.low, group.high, group.holds)[:2],
+                verdict_cell(group.holds, wide=group.wide),
                 numeric_cell(format_number(group.width)),
                 numeric_cell(f"{group.loss / mean:.2f}"),
             )
@@ -302,9 +309,13 @@ def render_groups(page: Page) -> str:
         f"The {share} interval covers too few rows in {len(off)} of {len(page.groups)} groups: {names}. Do not rely on "
         "it there."
         if off
-        else f"In none of the {len(page.groups)} groups does the {share} interval cover fewer rows than by chance."
+        else f"The {share} interval covers fewer rows than chance explains in none of the {len(page.groups)} groups."
     )
-    text = f"{told} Ranges by chance are those of {format_share(OPTIONS.confidence, 0)} for all groups together."
+    if wide:
+        told += f" In {len(wide)} it covers more (marked wide): there it is wider than it need be."
+    text = (
+        f"{told} In {format_share(OPTIONS.confidence, 0)} of samples chance would keep all groups within their ranges."
+    )
     return f"<p{' class=warn' if off else ''}>{escape(text)}</p>{make_table(heads, lines, caption)}"
 
 
