@@ -24,7 +24,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import parallel_map, single_threaded_blas
+from quernel._machine import parallel_map, single_threaded_blas
 from quernel.conformal.numba_active_set import DONE, FULL, RUNNING, UNBOUNDED, find_directions, take_steps
 
 Array = NDArray[np.floating]

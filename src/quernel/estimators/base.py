@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._threads import single_threaded_blas
+from quernel._machine import single_threaded_blas
 from quernel._validation import check_choice, check_positive
 from quernel.estimators.inputs import FitData, blockwise, read_fit_data
 from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_outputs, solve_full_kernel, solve_on_features

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 
-from quernel._threads import parallel_map, single_threaded_blas
+from quernel._machine import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, Piece, blocks
 from quernel.estimators.solve import evaluate_outputs
 from quernel.features import LandmarkPredictor, Nystroem

@@ -368,7 +368,8 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         data, shapes = read_shapes(self, data)
         warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
-        self._check_inference(data)
+        if self.inference:
+            self._check_inference(data)
         tail_levels = self._choose_tail_levels(levels, data.summary.source)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         constraints = None if shapes is None else build_constraints(shapes, data.rows.X)
@@ -429,7 +430,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             "feature_error_": error,
             "frequent_values_": masses,
             "crossing_rate_": rate,
-            "inference_": self._estimate_inference(levels, data, plan, solution),
+            "inference_": self._estimate_inference(levels, data, plan, solution) if self.inference else None,
             "shape_violation_": None,
         }
         return own | {"_single": single, "_near": near}

@@ -210,7 +210,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             X, y, sample_weight = given, None, None
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
-        self._check_inference(data)
+        if self.inference:
+            self._check_inference(data)
         tail_levels = self._choose_tail_levels(levels, data.summary.source)
         points = self._check_points(noncrossing_points, data)
         self._refuse_size(data, kernel, loss)

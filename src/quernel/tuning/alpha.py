@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import single_threaded_blas
+from quernel._machine import single_threaded_blas
 from quernel.kernels import Kernel, Linear
 from quernel.losses import LOSSES, Loss, weighted_quantiles
 from quernel.solvers.progress import stop_requested

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
-from quernel._threads import single_threaded_blas
+from quernel._machine import single_threaded_blas
 from quernel.data import ArrayRows
 from quernel.features import Nystroem
 from quernel.features.sampling import distinct_rows

@@ -12,8 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from quernel._memory import as_size
-from quernel._threads import BLOCK_BYTES, BLOCK_ROWS, single_threaded_blas
+from quernel._machine import BLOCK_BYTES, BLOCK_ROWS, as_size, single_threaded_blas
 from quernel._validation import check_choice, check_positive
 from quernel.data import available_memory, memory_budget
 from quernel.kernels import Kernel, Laplacian, Linear, Matern, resolve
