@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_share
 from quernel.estimators.bands import InferenceMixin
-from quernel.estimators.base import CALIBRATING, KernelEstimator
+from quernel.estimators.base import CALIBRATING, KernelEstimator, WarmStart, check_checkpoint
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
@@ -31,7 +31,6 @@ from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, e
 from quernel.estimators.tail_fit import fit_kernel_tails
 from quernel.estimators.tails import TailLevels, TailsMixin, name_side
 from quernel.estimators.validation import check_levels, check_rows
-from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.estimators.warnings import warn_if_alpha_is_level, warn_tails_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel

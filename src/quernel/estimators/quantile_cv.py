@@ -12,12 +12,11 @@ from scipy.stats import rankdata
 from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
-from quernel.estimators.base import CHOOSING
+from quernel.estimators.base import CHOOSING, WarmStart, check_checkpoint
 from quernel.estimators.inputs import sample_rows, source_of
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.splits import check_splitting, read_splits
 from quernel.estimators.validation import check_levels
-from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear

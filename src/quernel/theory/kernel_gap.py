@@ -31,7 +31,7 @@ from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.objective.duality_gap import balanced
 from quernel.solvers import SOLVERS, Result
-from quernel.theory.operators import compare_operators
+from quernel.theory.decomposition import compare_operators
 
 Array = NDArray[np.floating]
 
