@@ -22,10 +22,10 @@ from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss, Pinball
 from quernel.solvers.progress import enter_stage
+from quernel.tuning.alpha import GridSearchResult, search
 from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
 from quernel.tuning.cost import as_size
 from quernel.tuning.data_summary import DataSummary
-from quernel.tuning.holdout import GridSearchResult, search
 from quernel.tuning.plan import KernelChoice, plan_features, random_features
 
 Array = NDArray[np.floating]

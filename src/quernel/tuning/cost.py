@@ -17,8 +17,8 @@ from quernel._validation import check_choice, check_positive
 from quernel.data import available_memory, memory_budget
 from quernel.kernels import Kernel, Laplacian, Linear, Matern, resolve
 from quernel.solvers import SOLVERS
+from quernel.tuning.alpha import FOLDS, HELD_OUT, MOST_LEVELS, ROTATE_BELOW
 from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
-from quernel.tuning.holdout import FOLDS, HELD_OUT, MOST_LEVELS, ROTATE_BELOW
 from quernel.tuning.n_components import OPTIONS as COMPONENTS
 from quernel.tuning.n_components import auto_landmarks
 
