@@ -184,15 +184,10 @@ def _floats(values: Any) -> list[float]:
     return [float(value) for value in np.ravel(values)]
 
 
-def _format_digits(values: Any) -> list[str]:
-    """Numbers as text, to nine digits."""
-    return [f"{value:.9g}" for value in np.ravel(values)]
-
-
 def _format_param(value: Any) -> str:
     """A parameter as text; numbers and arrays of numbers to nine digits, anything else by its repr."""
     if isinstance(value, np.ndarray | list | tuple | float) and np.asarray(value).dtype.kind in "fi":
-        return ", ".join(_format_digits(value))
+        return ", ".join(f"{one:.9g}" for one in np.ravel(value))
     return repr(value)
 
 
