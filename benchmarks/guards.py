@@ -38,25 +38,25 @@ SECONDS = 3.0
 # of its time counts here.
 GUARDS = {
     "no fit worse than the null model": [
-        ("quernel.objective.null_model", "null_model"),
+        ("quernel.objective.duality_gap", "null_model"),
         ("quernel.solvers.result", "or_null"),
     ],
     "rounding errors in the certificate": [
-        ("quernel.objective.null_model", "_row_sizes"),
-        ("quernel.objective.null_model", "bound_slopes"),
-        ("quernel.objective.null_model", "bound_errors"),
+        ("quernel.objective.duality_gap", "_row_sizes"),
+        ("quernel.objective.duality_gap", "bound_slopes"),
+        ("quernel.objective.duality_gap", "bound_errors"),
     ],
     "centred targets and features": [
         ("quernel.estimators.solve", "_choose_centring"),
         ("quernel.estimators.solve", "_restore"),
         ("quernel.objective.problem", "Problem.storable_constants"),
-        ("quernel.objective.centring", "Centring.round_intercept"),
+        ("quernel.objective.problem", "Centring.round_intercept"),
     ],
     "finite numbers": [("quernel.objective.problem", "require_finite")],
     "predictions of a low-rank kernel recomputed": [("quernel.estimators.solve", "_prediction_error")],
     "threads of BLAS restored": [
-        ("quernel._threads", "_BlasLimit.acquire"),
-        ("quernel._threads", "_BlasLimit.release"),
+        ("quernel._machine", "_BlasLimit.acquire"),
+        ("quernel._machine", "_BlasLimit.release"),
     ],
 }
 

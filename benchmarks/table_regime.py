@@ -17,7 +17,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from benchmarks.tabular import california
 from quernel import KernelQuantileRegressor
-from quernel._threads import single_threaded_blas
+from quernel._machine import single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import Nystroem
 from quernel.kernels import Laplacian

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quernel
-from quernel._threads import read_ahead
+from quernel._machine import read_ahead
 from quernel.data import MemmapRows, Piece, RowsError, RowSource, StreamedDesign, statistics
 from quernel.data.sources import check_piece
 from support.models import plain_regressor

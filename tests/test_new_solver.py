@@ -10,8 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import quernel
 from quernel import KernelClassifier, KernelRegressor, solvers
 from quernel.data import MemmapRows
-from quernel.objective.duality_gap import certify
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import certify, null_model
 from quernel.solvers.result import BestIterate
 from support.command_line import run
 from support.models import plain_regressor

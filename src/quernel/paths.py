@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel._threads import single_threaded_blas
+from quernel._machine import single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss, Pinball
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.null_model import NullModel, null_model
+from quernel.objective.duality_gap import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Limits, Result, recertify

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import quernel
-from quernel.estimators.warm_start import Checkpoint
+from quernel.estimators.base import Checkpoint
 from quernel.solvers.screening import driver
 from support.command_line import run
 from support.tables import write_files
@@ -26,7 +26,7 @@ KILLED = f"""
 import os, signal
 from dataclasses import replace
 from quernel.cli import main
-from quernel.estimators.warm_start import Checkpoint
+from quernel.estimators.base import Checkpoint
 from quernel.solvers.screening import driver
 
 driver.OPTIONS, write = replace(driver.OPTIONS, small={SMALL}), Checkpoint.write

@@ -60,8 +60,8 @@ def scheduler(request):
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr(dask_design, "OPTIONS", replace(dask_design.OPTIONS, small_part=100))
-    monkeypatch.setattr("quernel._threads.BLOCK_BYTES", 1)
-    monkeypatch.setattr("quernel._threads.BLOCK_ROWS", 400)  # several blocks a part
+    monkeypatch.setattr("quernel._machine.BLOCK_BYTES", 1)
+    monkeypatch.setattr("quernel._machine.BLOCK_ROWS", 400)  # several blocks a part
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,8 @@ def data():
 def make(data, monkeypatch):
     def make(source, weighted=True):
         X, y, weight = data
-        monkeypatch.setattr("quernel._threads.BLOCK_BYTES", 1 if "many" in source else 8 * 2**20)
-        monkeypatch.setattr("quernel._threads.BLOCK_ROWS", 100)
+        monkeypatch.setattr("quernel._machine.BLOCK_BYTES", 1 if "many" in source else 8 * 2**20)
+        monkeypatch.setattr("quernel._machine.BLOCK_ROWS", 100)
         feature_map = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X)
         rows = ArrayRows(X, y, weight if weighted else None)
         if source == "features given":

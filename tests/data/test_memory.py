@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from quernel._memory import UNLIMITED, _control_group_memory, _control_groups
+from quernel._machine import UNLIMITED, _control_group_memory, _control_groups
 
 GB, MB = 2**30, 2**20
 V1_NONE = 9223372036854771712  # what version 1 says without a limit

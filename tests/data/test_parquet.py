@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from quernel._threads import READING_THREAD
+from quernel._machine import READING_THREAD
 from quernel.data import MemmapRows, ParquetRows, RowsError, parquet, sources
 
 N = 5000

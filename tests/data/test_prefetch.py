@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from quernel._threads import READING_THREAD, read_ahead
+from quernel._machine import READING_THREAD, read_ahead
 
 
 def readers():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quernel._threads import parallel_map
+from quernel._machine import parallel_map
 from quernel.data import ArrayRows, InMemoryDesign, streaming, sum_tuples
 from quernel.data.sources import MemmapRows
 from quernel.data.streaming import SpilledRowState, StreamedDesign, _tree_reduce

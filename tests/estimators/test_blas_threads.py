@@ -12,8 +12,8 @@ import pytest
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
-from quernel import _threads
-from quernel._threads import _controller, single_threaded_blas
+from quernel import _machine
+from quernel._machine import _controller, single_threaded_blas
 from quernel.solvers.progress import listening
 from support.models import plain_regressor
 
@@ -56,7 +56,7 @@ def fit_and_count(model, table):
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_fit_is_the_same_in_every_thread(parallel, model, table, monkeypatch):
     if parallel:
-        monkeypatch.setattr(_threads, "MIN_PARALLEL_SIZE", 1000)
+        monkeypatch.setattr(_machine, "MIN_PARALLEL_SIZE", 1000)
     here = fit_and_count(model, table)
     assert here[1:] == ({1}, {2})
     with ThreadPoolExecutor(1) as pool:
@@ -152,8 +152,8 @@ def test_libraries_with_a_setting_per_thread_are_limited_in_each(monkeypatch):
             self.num_threads = n_threads
 
     library = PerThread()
-    monkeypatch.setattr(_threads, "_controller", lambda: SimpleNamespace(lib_controllers=[library]))
-    monkeypatch.setattr(_threads, "_n_cores", lambda: 3)
+    monkeypatch.setattr(_machine, "_controller", lambda: SimpleNamespace(lib_controllers=[library]))
+    monkeypatch.setattr(_machine, "_n_cores", lambda: 3)
     inside = threading.Barrier(2, timeout=60)
 
     def use():
@@ -167,5 +167,5 @@ def test_libraries_with_a_setting_per_thread_are_limited_in_each(monkeypatch):
 
     with ThreadPoolExecutor(2) as pool:
         assert [future.result() for future in [pool.submit(use), pool.submit(use)]] == [(3, 3, 1, 1, 5)] * 2
-    with _threads._pool.__wrapped__(2) as own:
+    with _machine._pool.__wrapped__(2) as own:
         assert own.submit(lambda: library.num_threads).result() == 1

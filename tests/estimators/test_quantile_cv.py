@@ -15,8 +15,9 @@ from quernel.estimators import quantile_cv
 from quernel.estimators.splits import read_splits
 from quernel.kernels import Gaussian
 from quernel.metrics import pinball_loss
-from quernel.tuning import bandwidth, holdout
-from quernel.tuning.holdout import GridSearchResult
+from quernel.tuning import alpha as holdout
+from quernel.tuning import bandwidth
+from quernel.tuning.alpha import GridSearchResult
 from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from quernel._threads import _controller, parallel_map, single_threaded_blas, submit
+from quernel._machine import _controller, parallel_map, single_threaded_blas, submit
 from quernel.datasets import make_homoscedastic
 from quernel.estimators.warnings import warn_not_converged
 from support.models import plain_regressor

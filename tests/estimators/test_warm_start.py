@@ -9,8 +9,8 @@ from sklearn.base import clone
 import quernel
 from quernel import KernelClassifier, KernelRegressor
 from quernel.data import MemmapRows
+from quernel.estimators.base import Checkpoint
 from quernel.estimators.solve import Task
-from quernel.estimators.warm_start import Checkpoint
 from quernel.losses import LOSSES
 from quernel.solvers.result import InitialPoint
 from support.models import plain_regressor

@@ -10,8 +10,7 @@ from quernel import KernelClassifier
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Pinball
 from quernel.objective import Problem
-from quernel.objective.duality_gap import Certificate
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import Certificate, null_model
 from quernel.solvers import NONCROSSING, SOLVERS
 from quernel.solvers.result import BestIterate
 from support.models import plain_regressor

@@ -9,8 +9,7 @@ from quernel.features import PivotedCholesky
 from quernel.kernels import Gaussian
 from quernel.losses import Pinball
 from quernel.objective import Problem
-from quernel.objective.duality_gap import certify, low_rank_bound, relative
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import certify, low_rank_bound, null_model, relative
 from quernel.solvers import newton
 from support.pinball_optima import lower_bound, minimiser, objective, optimum
 

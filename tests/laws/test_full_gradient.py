@@ -11,8 +11,7 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Expectile, Huber, LogCosh, Logistic, Squared, SquaredHinge
 from quernel.objective import NotFiniteError, Problem
-from quernel.objective.duality_gap import certify, certify_gradient, full_gradient
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import certify, certify_gradient, full_gradient, null_model
 from quernel.solvers import newton
 from quernel.solvers.screening import driver, subsampled_newton
 

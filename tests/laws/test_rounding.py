@@ -29,7 +29,7 @@ from quernel.losses import (
     Squared,
     SquaredHinge,
 )
-from quernel.objective.centring import Centring
+from quernel.objective.problem import Centring
 from support.exact_objective import DIGITS, exact_objective
 from support.loss_optima import exponential, quadratic
 from support.models import plain_regressor

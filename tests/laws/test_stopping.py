@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quernel import paths
-from quernel._threads import parallel_map, submit
+from quernel._machine import parallel_map, submit
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.data.sources import MemmapRows
 from quernel.data.streaming import StreamedDesign

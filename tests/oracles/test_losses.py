@@ -10,8 +10,7 @@ from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.objective import Problem
-from quernel.objective.duality_gap import certify
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import certify, null_model
 from quernel.solvers import SOLVERS, newton
 from support.loss_optima import LENGTH, LEVEL, MARGIN, SHAPE, SPLITS, known_solver, objective, optimum
 

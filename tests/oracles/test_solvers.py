@@ -11,8 +11,7 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Pinball
 from quernel.objective import Problem
-from quernel.objective.duality_gap import certify
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import certify, null_model
 from quernel.solvers import SOLVERS, newton
 from support.pinball_optima import highs_optimum, minimiser, objective, optimum, unpenalised
 

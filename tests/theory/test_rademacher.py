@@ -80,7 +80,7 @@ def test_bad_input(arguments, message):
         theory.local_rademacher_complexity(**arguments)
 
 
-@pytest.mark.parametrize("module", ["dimensions", "operators"])
+@pytest.mark.parametrize("module", ["dimensions", "decomposition"])
 def test_docstring_examples(module):
     failed, tried = doctest.testmod(
         importlib.import_module(f"quernel.theory.{module}"), extraglobs={"SplinePopulation": theory.SplinePopulation}

@@ -8,7 +8,7 @@ from quernel import KernelClassifier, KernelRegressor
 from quernel.data import ArrayRows
 from quernel.kernels import PeriodicSpline
 from quernel.metrics import pinball_loss
-from quernel.tuning import alpha, holdout
+from quernel.tuning import alpha
 from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]
@@ -90,8 +90,8 @@ def test_order_repetition_and_units_of_rows_do_not_matter(made):
 
 def test_folds_keep_the_lowest_of_equal_rows_with_the_highest():
     rows = ArrayRows(np.array([[0], [1], [1], [1], [1], [1], [2], [2]]) * 1.0, np.arange(8.0), np.ones(8))
-    np.testing.assert_array_equal(holdout.sign_symmetric_groups(rows), [0, 1, 2, 3, 2, 1, 4, 4])
-    held_out = [part.y for _, part in holdout.iter_folds(rows, holdout.sign_symmetric_groups(rows))]
+    np.testing.assert_array_equal(alpha.sign_symmetric_groups(rows), [0, 1, 2, 3, 2, 1, 4, 4])
+    held_out = [part.y for _, part in alpha.iter_folds(rows, alpha.sign_symmetric_groups(rows))]
     np.testing.assert_array_equal(np.sort(np.concatenate(held_out)), np.arange(8))
     for part in held_out:
         assert (1 in part) == (5 in part)

@@ -10,7 +10,7 @@ from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
-from quernel.tuning import bandwidth, data_summary, holdout
+from quernel.tuning import alpha, bandwidth, data_summary
 from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]
@@ -42,7 +42,7 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=100, pilot_rows=300))
         for name, value in {"FOLDS": 3, "MAX_ITER": 40}.items():
-            patch.setattr(holdout, name, value)
+            patch.setattr(alpha, name, value)
         yield
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quernel.kernels import Cauchy, Gaussian, Laplacian, Matern
-from quernel.tuning import krr_pilot
-from quernel.tuning.krr_pilot import LeaveOneOut, LooResult, Target, first_bandwidth
+from quernel.tuning import bandwidth
+from quernel.tuning.bandwidth import LeaveOneOut, LooResult, Target, first_bandwidth
 
 KERNELS = {
     "gaussian": Gaussian(),
@@ -62,10 +62,10 @@ def test_bandwidths_that_are_apart_from_the_usual_ones_cost(monkeypatch):
     """By the square of the distance of their logarithms from each other; a common factor is free."""
     by, d = problem(Gaussian()), 3
     at, one = np.log([*by.usual, 0.05, 0.3]), np.eye(5)[0]
-    monkeypatch.setattr(krr_pilot, "APART", 0.0)
+    monkeypatch.setattr(bandwidth, "APART", 0.0)
     free = by._log_error(at)[0], by._log_error(at + np.log(3) * np.r_[np.ones(d), 0, 0])[0]
     apart = by._log_error(at + one)[0]
-    monkeypatch.setattr(krr_pilot, "APART", 2.0)
+    monkeypatch.setattr(bandwidth, "APART", 2.0)
     assert by._log_error(at)[0] == pytest.approx(free[0], abs=1e-12)
     assert by._log_error(at + np.log(3) * np.r_[np.ones(d), 0, 0])[0] == pytest.approx(free[1], abs=1e-12)
     spread = 2.0 / len(by.X) * (4 / 9 + 1 / 9 + 1 / 9)
@@ -78,9 +78,9 @@ def test_usual_bandwidths_are_kept_with_the_ridge_of_the_least_error(name):
     found = by.select_ridge()
     np.testing.assert_array_equal(found.bandwidth, by.usual)
     by = replace(by, targets=by.targets[:1])
-    errors = [by.errors(LooResult(by.usual, np.array([ridge]), 0.0))[0] for ridge in krr_pilot.RIDGES]
+    errors = [by.errors(LooResult(by.usual, np.array([ridge]), 0.0))[0] for ridge in bandwidth.RIDGES]
     squares = [np.mean(by.weight[:, None] * error**2) for error in errors]
-    assert found.ridges == krr_pilot.RIDGES[np.argmin(squares)]
+    assert found.ridges == bandwidth.RIDGES[np.argmin(squares)]
     assert found.error == pytest.approx(min(squares), rel=1e-6)
 
 

@@ -14,7 +14,7 @@ from quernel._files import check_writable
 from quernel._validation import LARGEST, SMALLEST
 from quernel.cli.console import note, working
 from quernel.data import DaskRows, memory_budget
-from quernel.estimators.warm_start import read_checkpoint
+from quernel.estimators.base import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import TableError
 from quernel.tables.encoded_rows import EncodedRows, ReadOptions, connect, dask_rows

@@ -6,8 +6,7 @@ all that the objective and the solvers know of data: `InMemoryDesign`, `Streamed
 in common is written down in `protocols.DesignMatrix`.
 """
 
-from quernel._memory import available_memory
-from quernel._threads import blocks
+from quernel._machine import available_memory, blocks
 from quernel.data.dask import DaskRows
 from quernel.data.dask_design import DaskDesign
 from quernel.data.design_matrix import (

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import Answer, blocks
+from quernel._machine import Answer, blocks
 from quernel.data import dask_tasks
 from quernel.data.dask import DaskRows
 from quernel.data.dask_tasks import Handle, Scheduler, Task, as_task, current_scheduler

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._memory import available_memory
-from quernel._threads import single_threaded_blas
+from quernel._machine import available_memory, single_threaded_blas
 from quernel.data.design_matrix import SIZE_ROWS, Block, BlockState, FeatureMap, InMemoryDesign
 from quernel.data.sources import ArrayRows, Piece, RowsError
 

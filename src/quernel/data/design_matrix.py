@@ -20,8 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._memory import available_memory
-from quernel._threads import Answer, blocks, parallel_map, strips, submit
+from quernel._machine import Answer, available_memory, blocks, parallel_map, strips, submit
 from quernel.data.sources import ArrayRows
 
 Array = NDArray[np.floating]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import read_ahead
+from quernel._machine import read_ahead
 from quernel.data import sources
 from quernel.data.sources import (
     Array,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import Answer
+from quernel._machine import Answer
 from quernel.data.design_matrix import Reduce, Step
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import read_ahead
+from quernel._machine import read_ahead
 
 Array = NDArray[np.floating]
 Mask = NDArray[np.bool_]

@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import Answer, blocks, parallel_map
+from quernel._machine import Answer, blocks, parallel_map
 from quernel.data.design_matrix import (
     SIZE_ROWS,
     Block,

@@ -149,8 +149,6 @@ class InferenceMixin:
 
     def _check_inference(self, data: FitData) -> None:
         """Raise, before any work, if the covariance of the curves cannot be had for these data."""
-        if not self.inference:
-            return
         if not data.summary.in_memory:
             raise ValueError(
                 "inference=True needs rows in memory, but these are out of core. Fit with inference=True to a sample "
@@ -166,11 +164,11 @@ class InferenceMixin:
     def _estimate_inference(
         self, levels: Array, data: FitData, plan: FitPlan, solution: Solution, options: InferenceOptions = OPTIONS
     ) -> CurveInference | None:
-        """Covariance of the curves, or None if it was not asked for, or if the solver was stopped.
+        """Covariance of the curves, or None if the solver was stopped.
 
         `options` are others than the default in simulations only.
         """
-        if not self.inference or solution.stopped_by is not None:
+        if solution.stopped_by is not None:
             return None
         rows, centre, result = data.summary.source, data.summary.centre, solution.result
         fit = estimate_inference(

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import parallel_map, single_threaded_blas
+from quernel._machine import parallel_map, single_threaded_blas
 from quernel.solvers.progress import stop_requested
 
 Array = NDArray[np.floating]

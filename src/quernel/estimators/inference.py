@@ -43,7 +43,7 @@ from scipy.linalg import eigh
 from scipy.special import stdtrit
 from scipy.stats import rankdata
 
-from quernel._threads import blocks, single_threaded_blas
+from quernel._machine import blocks, single_threaded_blas
 from quernel.solvers.result import Result
 
 Array = NDArray[np.floating]

@@ -1,7 +1,7 @@
 """Kernel location and scale: Y = m(x) + s(x) Z, each a certified kernel ridge regression, with out-of-fold values.
 
 1. Bandwidths, one per column, minimise the leave-one-out error of kernel ridge regression on a sample
-   (`tuning.krr_pilot`); the kernel is Gaussian, or the mean of Gaussian and Laplacian.
+   (`tuning.bandwidth`); the kernel is Gaussian, or the mean of Gaussian and Laplacian.
 2. On Nystroem features of all rows, m minimises the squared error of y, and log s that of log(|residual| + floor),
    where the residuals are *out of fold*: in-sample ones are too small, most of all on small tables.
 3. A fold of ridge regression is the normal equations without its rows, so that out-of-fold values, the choice of the
@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 
-from quernel._threads import parallel_map, single_threaded_blas
+from quernel._machine import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, Piece, blocks
 from quernel.estimators.solve import evaluate_outputs
 from quernel.features import LandmarkPredictor, Nystroem
 from quernel.kernels import Gaussian, Kernel, Laplacian
 from quernel.losses import Squared, weighted_quantiles
 from quernel.solvers.progress import stop_requested
-from quernel.tuning.bandwidth import auto_bandwidth
+from quernel.tuning.bandwidth import Pilot, auto_bandwidth, fit_bandwidths, winsorize
 from quernel.tuning.data_summary import DataSummary, deduplicated_sample, take_rows
-from quernel.tuning.krr_pilot import Pilot, fit_bandwidths, winsorize
 
 Array = NDArray[np.floating]
 Index = NDArray[np.integer]

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_share
 from quernel.estimators.bands import InferenceMixin
-from quernel.estimators.base import CALIBRATING, KernelEstimator
+from quernel.estimators.base import CALIBRATING, KernelEstimator, WarmStart, check_checkpoint
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
@@ -31,7 +31,6 @@ from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, e
 from quernel.estimators.tail_fit import fit_kernel_tails
 from quernel.estimators.tails import TailLevels, TailsMixin, name_side
 from quernel.estimators.validation import check_levels, check_rows
-from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.estimators.warnings import warn_if_alpha_is_level, warn_tails_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
@@ -368,7 +367,8 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         data, shapes = read_shapes(self, data)
         warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
-        self._check_inference(data)
+        if self.inference:
+            self._check_inference(data)
         tail_levels = self._choose_tail_levels(levels, data.summary.source)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         constraints = None if shapes is None else build_constraints(shapes, data.rows.X)
@@ -429,7 +429,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             "feature_error_": error,
             "frequent_values_": masses,
             "crossing_rate_": rate,
-            "inference_": self._estimate_inference(levels, data, plan, solution),
+            "inference_": self._estimate_inference(levels, data, plan, solution) if self.inference else None,
             "shape_violation_": None,
         }
         return own | {"_single": single, "_near": near}

@@ -12,21 +12,20 @@ from scipy.stats import rankdata
 from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
-from quernel.estimators.base import CHOOSING
+from quernel.estimators.base import CHOOSING, WarmStart, check_checkpoint
 from quernel.estimators.inputs import sample_rows, source_of
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.splits import check_splitting, read_splits
 from quernel.estimators.validation import check_levels
-from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss, Pinball
 from quernel.solvers.progress import enter_stage
+from quernel.tuning.alpha import GridSearchResult, search
 from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
 from quernel.tuning.cost import as_size
 from quernel.tuning.data_summary import DataSummary
-from quernel.tuning.holdout import GridSearchResult, search
 from quernel.tuning.plan import KernelChoice, plan_features, random_features
 
 Array = NDArray[np.floating]
@@ -210,7 +209,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             X, y, sample_weight = given, None, None
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
-        self._check_inference(data)
+        if self.inference:
+            self._check_inference(data)
         tail_levels = self._choose_tail_levels(levels, data.summary.source)
         points = self._check_points(noncrossing_points, data)
         self._refuse_size(data, kernel, loss)

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from quernel._threads import single_threaded_blas
+from quernel._machine import single_threaded_blas
 from quernel.data import ArrayRows
 from quernel.estimators.solve import Solution
 from quernel.features import PivotedCholesky

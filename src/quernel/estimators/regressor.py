@@ -10,11 +10,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from quernel.estimators.base import KernelEstimator
+from quernel.estimators.base import KernelEstimator, WarmStart, check_checkpoint
 from quernel.estimators.inputs import blockwise
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.validation import check_loss, check_rows, check_scored
-from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss

@@ -27,7 +27,7 @@ from quernel.estimators.levels import rearrange
 from quernel.estimators.solve import Solution, evaluate_outputs
 from quernel.features import TrendFeatures
 from quernel.features.sampling import hash_sample_indices
-from quernel.objective.centring import Centring
+from quernel.objective.problem import Centring
 from quernel.tables import TableEncoder
 from quernel.tables.columns import NumericColumn
 

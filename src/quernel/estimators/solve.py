@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
-from quernel._threads import parallel_map, single_threaded_blas
+from quernel._machine import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, DaskRows, InMemoryDesign, blocks, memory_budget
 from quernel.estimators.inputs import load_if_fits, source_of
 from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
@@ -32,8 +32,8 @@ from quernel.features.landmarks import CHOLESKY
 from quernel.kernels import Kernel, Linear, ShiftInvariantKernel
 from quernel.losses import Loss, Pinball
 from quernel.objective import Problem
-from quernel.objective.centring import Centring
 from quernel.objective.duality_gap import low_rank_bound, relative
+from quernel.objective.problem import Centring
 from quernel.solvers import Result, Solver, Status
 from quernel.solvers.progress import Stop, listening, stopping
 from quernel.solvers.result import InitialPoint, after, recertify

@@ -20,7 +20,7 @@ from sklearn.model_selection import check_cv
 from quernel.estimators.inputs import drop_zero_weight
 from quernel.estimators.validation import check_groups
 from quernel.estimators.warnings import warn_of_fewer_folds
-from quernel.tuning.holdout import Split
+from quernel.tuning.alpha import Split
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]

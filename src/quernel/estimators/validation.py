@@ -11,7 +11,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from quernel._threads import parallel_map, single_threaded_blas
+from quernel._machine import parallel_map, single_threaded_blas
 from quernel._validation import LARGEST, SMALLEST, check_weight, sum_silently
 from quernel.data import blocks
 from quernel.losses import LOSSES, Loss

@@ -20,7 +20,7 @@ from scipy.linalg.blas import dtrmm
 from scipy.linalg.lapack import dpocon, dpotrf, dpstrf, dtrtri
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import single_threaded_blas, strips
+from quernel._machine import single_threaded_blas, strips
 from quernel._validation import check_choice
 from quernel.features.random import as_generator
 from quernel.features.sampling import hash_sample_indices

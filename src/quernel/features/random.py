@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import blocks, parallel_map, single_threaded_blas, strips
+from quernel._machine import blocks, parallel_map, single_threaded_blas, strips
 from quernel._validation import check_choice
 from quernel.features import cosine
 from quernel.features.sampling import (

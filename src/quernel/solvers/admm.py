@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.objective import InMemoryProblem, Problem, take_columns
-from quernel.objective.duality_gap import certify
-from quernel.objective.null_model import NullModel, null_model
+from quernel.objective.duality_gap import NullModel, certify, null_model
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Result
 

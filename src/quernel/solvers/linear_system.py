@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk, dtrmm, dtrsm, dtrsv, ssyrk, strsm, strsv
 from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotrs, spotrf
 
-from quernel._threads import parallel_map
+from quernel._machine import parallel_map
 from quernel.data import InMemoryDesign
 from quernel.objective import Curvature
 

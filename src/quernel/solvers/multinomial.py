@@ -24,8 +24,7 @@ from scipy.special import logsumexp, softmax, xlogy
 from quernel.data import Block, BlockState, InMemoryDesign, RowState, discard, sum_tuples
 from quernel.losses import Logistic
 from quernel.objective import Problem
-from quernel.objective.duality_gap import relative
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import null_model, relative
 from quernel.solvers.linear_system import cholesky
 from quernel.solvers.newton import exact_step
 from quernel.solvers.progress import Progress, report, stop_requested

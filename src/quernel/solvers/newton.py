@@ -26,11 +26,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import parallel_map
+from quernel._machine import parallel_map
 from quernel.data import RowStateLike
 from quernel.objective import Curvature, DualSums, Problem, take_columns
-from quernel.objective.duality_gap import certify, relative, residual_bound
-from quernel.objective.null_model import NullModel, dual_variance, null_model, weak_ridge
+from quernel.objective.duality_gap import (
+    NullModel,
+    certify,
+    dual_variance,
+    null_model,
+    relative,
+    residual_bound,
+    weak_ridge,
+)
 from quernel.solvers.linear_system import ActiveGram, NewtonSystem
 from quernel.solvers.progress import Progress, report, report_step, stop_requested
 from quernel.solvers.result import BestIterate, Limits, Result, after

@@ -89,7 +89,7 @@ class Stop:
         self._reason, self._deadline, self._outer = self.reason, float("inf"), None
 
 
-# Of this thread; `_threads` hands it on to the pool's.
+# Of this thread; `_machine` hands it on to the pool's.
 _stop: ContextVar[Stop | None] = ContextVar("quernel_stop", default=None)
 
 

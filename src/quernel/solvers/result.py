@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 
 from quernel.data import RowStateLike
 from quernel.objective import Problem
-from quernel.objective.duality_gap import Certificate, certify, certify_gradient, full_gradient, relative
-from quernel.objective.null_model import NullModel, null_model
+from quernel.objective.duality_gap import (
+    Certificate,
+    NullModel,
+    certify,
+    certify_gradient,
+    full_gradient,
+    null_model,
+    relative,
+)
 from quernel.solvers.progress import Progress, report, stop_requested
 
 Array = NDArray[np.floating]

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quernel._files import remove_leftovers, temporary_folder
-from quernel._memory import as_size
+from quernel._machine import as_size
 from quernel.data.parquet import list_files
 from quernel.data.sources import check_stamp, read_stamp
 from quernel.tables import formats

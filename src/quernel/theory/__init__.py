@@ -7,8 +7,8 @@ exponent r, capacity exponent gamma, and the compatibility of the features (the 
     rates                       exponents of the theorems, and Table 1 as data
     dimensions, exponents       effective dimensions of data, and the exponents estimated from them
     planning, kernel_gap        how many features a fit needs, and what those of a fit cost
-    populations, decomposition  known distributions of rows, the errors of fits to them, and bounds on these
-    operators                   similarity of operators: what the lemmas promise, beside what is measured
+    populations, decomposition  known distributions of rows, the errors of fits to them, similarity of operators, and
+                                bounds on these beside what is measured
     noise                       models of noise with excess risks, self-calibration, local strong convexity
 """
 
@@ -17,10 +17,15 @@ from quernel.theory.decomposition import (
     ErrorBounds,
     ErrorDecomposition,
     ExcessRisk,
+    OperatorSimilarity,
     error_bounds,
     error_decomposition,
     excess_risk_curve,
+    feature_similarity,
+    feature_similarity_bound,
     features_for_dimension,
+    sample_similarity,
+    sample_similarity_bound,
     sufficient_features,
     sufficient_rows,
 )
@@ -38,13 +43,6 @@ from quernel.theory.noise import (
     local_convexity,
     self_calibration,
     upper_quadratic_constant,
-)
-from quernel.theory.operators import (
-    OperatorSimilarity,
-    feature_similarity,
-    feature_similarity_bound,
-    sample_similarity,
-    sample_similarity_bound,
 )
 from quernel.theory.planning import (
     Exponents,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import parallel_map, single_threaded_blas
+from quernel._machine import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.data.design_matrix import FeatureMap
 from quernel.data.sources import begin_pass
@@ -31,7 +31,7 @@ from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.objective.duality_gap import balanced
 from quernel.solvers import SOLVERS, Result
-from quernel.theory.operators import compare_operators
+from quernel.theory.decomposition import compare_operators
 
 Array = NDArray[np.floating]
 

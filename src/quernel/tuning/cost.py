@@ -12,14 +12,13 @@ from functools import cache
 
 import numpy as np
 
-from quernel._memory import as_size
-from quernel._threads import BLOCK_BYTES, BLOCK_ROWS, single_threaded_blas
+from quernel._machine import BLOCK_BYTES, BLOCK_ROWS, as_size, single_threaded_blas
 from quernel._validation import check_choice, check_positive
 from quernel.data import available_memory, memory_budget
 from quernel.kernels import Kernel, Laplacian, Linear, Matern, resolve
 from quernel.solvers import SOLVERS
+from quernel.tuning.alpha import FOLDS, HELD_OUT, MOST_LEVELS, ROTATE_BELOW
 from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
-from quernel.tuning.holdout import FOLDS, HELD_OUT, MOST_LEVELS, ROTATE_BELOW
 from quernel.tuning.n_components import OPTIONS as COMPONENTS
 from quernel.tuning.n_components import auto_landmarks
 

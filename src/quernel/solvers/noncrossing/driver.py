@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from quernel.losses import Pinball
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.duality_gap import relative
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import null_model, relative
 from quernel.solvers.linear_system import BlockTridiagonal
 from quernel.solvers.newton import exact_step
 from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, certify, crossing

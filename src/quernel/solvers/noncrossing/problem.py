@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.objective.centring import Centring
+from quernel.objective.problem import Centring
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from quernel.losses import Pinball
 from quernel.objective import Problem
-from quernel.objective.null_model import null_model
+from quernel.objective.duality_gap import null_model
 from quernel.solvers.noncrossing.driver import (
     CONSTRAINT_STIFFNESS,
     Nearby,

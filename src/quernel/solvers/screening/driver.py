@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from quernel.data import InMemoryDesign
 from quernel.losses import Loss
 from quernel.objective import InMemoryProblem, Problem, require_finite
-from quernel.objective.null_model import NullModel, null_model
+from quernel.objective.duality_gap import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Callback, InitialPoint, Limits, Result, certify_point

@@ -28,14 +28,15 @@ from quernel.objective import InMemoryProblem, Problem, ScreenedRows
 from quernel.objective.duality_gap import (
     Certificate,
     GapSums,
+    NullModel,
     balanced,
     bound_gap,
     certify,
     dual_sides,
+    null_model,
     relative,
     residual_bound,
 )
-from quernel.objective.null_model import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import Progress, report, stop_requested
 from quernel.solvers.result import BestIterate, Limits, Result, certify_point

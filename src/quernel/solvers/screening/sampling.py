@@ -36,11 +36,11 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
 from scipy.special import ndtr
 
-from quernel._threads import blocks, parallel_map
+from quernel._machine import blocks, parallel_map
 from quernel.data.design_matrix import stratified_indices
 from quernel.losses import Loss, weighted_quantiles
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.null_model import dual_variance, weak_ridge
+from quernel.objective.duality_gap import dual_variance, weak_ridge
 from quernel.solvers.linear_system import ActiveGram
 from quernel.solvers.newton import Start, cold_start
 

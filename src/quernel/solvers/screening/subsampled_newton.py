@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 from quernel.data import InMemoryDesign, RowState, RowStateLike
 from quernel.losses import Loss
 from quernel.objective import Curvature, InMemoryProblem, Problem, ScreenedRows
-from quernel.objective.duality_gap import FullGradient, certify_gradient, full_gradient
-from quernel.objective.null_model import NullModel, null_model
+from quernel.objective.duality_gap import FullGradient, NullModel, certify_gradient, full_gradient, null_model
 from quernel.solvers import newton
 from quernel.solvers.linear_system import NewtonSystem
 from quernel.solvers.progress import stop_requested
