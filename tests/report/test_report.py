@@ -22,7 +22,7 @@ from quernel.report.content import describe_choices
 from quernel.report.effects import compute_fans
 from quernel.report.evaluation import EvaluationOptions, find_baselines, predict_linear, predict_unconditional
 from quernel.report.formatting import format_number, format_tick
-from quernel.tables.encoded_rows import read_numbers
+from quernel.tables.training_data import read_numbers
 from support.command_line import run
 from support.models import plain_regressor
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
