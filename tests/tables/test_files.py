@@ -93,6 +93,15 @@ def test_other_encodings_are_read_with_a_note(tmp_path, encoding):
         assert all(expected in note for expected, note in zip(notes, table.notes, strict=True))
 
 
+def test_dates_may_have_nanoseconds(tmp_path):
+    """As polars writes them."""
+    lines = [f"2024-05-01T12:00:0{i}.123456000,2024-05-01 12:00:0{i}.123456000Z" for i in range(3)]
+    (tmp_path / "t.csv").write_text("\n".join(["when,zoned", *lines]) + "\n")
+    table = read_table(tmp_path / "t.csv")
+    assert table.schema.types == [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]
+    assert table["when"].cast(pa.timestamp("us"))[2].as_py() == datetime(2024, 5, 1, 12, 0, 2, 123456)
+
+
 def test_decimal_commas_are_read_where_semicolons_separate(tmp_path):
     (tmp_path / "t.csv").write_text("x;y;z\n1,5;2;a,b\n-0,25;3;c\n")
     assert read_table(tmp_path / "t.csv").to_pydict() == {"x": [1.5, -0.25], "y": [2, 3], "z": ["a,b", "c"]}

@@ -28,8 +28,8 @@ SEPARATORS = (",", ";", "\t", "|")
 BLOCK = 2**24
 # What a column may be, in this order: from each type on to the next, as values do not fit.
 TYPES = (
-    pa.null(), pa.float64(), pa.bool_(), pa.time64("us"), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"),
-    pa.string(),
+    pa.null(), pa.float64(), pa.bool_(), pa.time64("us"), pa.date32(), pa.timestamp("us"), pa.timestamp("ns"),
+    pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC"), pa.string(),
 )  # fmt: skip
 # Bytes that Windows-1252 does not have.
 NOT_WINDOWS = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")
