@@ -343,7 +343,7 @@ class ParquetRows(BlockedRows):
         numeric = [one.name for one in table.schema if _is_number(one.type) or one.name not in names]
         self.names = tuple(name for name in numeric if name not in (target, weight)) if columns is None else (*columns,)
         self._check_names(table, columns)
-        used = np.ones(table.n_rows, dtype=bool) if filters is None else _find_kept(table, kept, names)
+        used = np.broadcast_to(True, table.n_rows) if filters is None else _find_kept(table, kept, names)
         super().__init__(table, used, len(self.names))
         if not self.spans:
             that = "that the filters keep " if filters is not None else ""
