@@ -30,8 +30,7 @@ from quernel.estimators.shapes import OPTIONS as GRID_OF_SHAPES
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.tables.column_stats import OPTIONS
 from quernel.tables.columns import TargetColumn
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.command_line import run
 from support.pages import printed_as_shown
 from support.tables import sales
@@ -322,7 +321,7 @@ def test_the_shipping_example_of_a_table_as_onnx_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     training = prepare(sales(), ReadOptions("price", log_target=True))
     estimator = quernel.KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0)
-    model = TableModel(training.encoder, estimator.fit(training.X, training.y), "price", log_target=True)
+    model = TableModel(training.encoder, estimator.fit(training.rows.X, training.rows.y), "price", log_target=True)
     quernel.save(model, "houses.quernel")
     _, example = re.findall(r"```text\n(.*?)```", SHIPPING, re.S)
     frame = sales(60, seed=1).to_pandas()

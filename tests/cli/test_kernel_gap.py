@@ -8,7 +8,7 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel.tables import encoded_rows
+from quernel.tables import training_data
 from support.command_line import run
 
 
@@ -56,7 +56,7 @@ def test_other_data_are_refused_with_the_remedy_and_nothing_is_written(fitted, m
     assert "needs the data that the model was fitted to" in ran.stderr
     assert "without --conformal" in ran.stderr
     assert not (fitted / "r.html").exists()
-    monkeypatch.setattr(encoded_rows, "MIN_SAMPLE", 100)
+    monkeypatch.setattr(training_data, "MIN_SAMPLE", 100)
     ran = run(
         "report", fitted / "m", fitted / "t.csv", "--out", fitted / "r.html", "--kernel-gap", "--max-memory", "1KB"
     )

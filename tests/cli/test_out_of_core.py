@@ -17,7 +17,7 @@ from quernel.conformal import regressor
 from quernel.data import SelectedRows, sources
 from quernel.estimators import quantile_cv
 from quernel.report import evaluation
-from quernel.tables import encoded_rows
+from quernel.tables import training_data
 from support.command_line import assert_same_model, fit_model, run
 from support.report_page import read as read_page
 from support.tables import sales, write_files
@@ -96,7 +96,7 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(tmp_path, options):
 
 
 def test_a_report_of_a_stream_evaluates_on_a_sample_of_rows_that_the_fit_has_not_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(encoded_rows, "MIN_SAMPLE", 300)
+    monkeypatch.setattr(training_data, "MIN_SAMPLE", 300)
     seen, judges = [], []
     refit, judge = evaluation.subset, evaluation._evaluate
 
@@ -169,7 +169,7 @@ def test_report_evaluates_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, m
 
 
 def test_samples_with_too_few_targets_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(encoded_rows, "MIN_SAMPLE", 1)
+    monkeypatch.setattr(training_data, "MIN_SAMPLE", 1)
     folder = write_files(tmp_path / "data", sales())
     fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
     ran = run(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
@@ -189,7 +189,7 @@ def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(tmp_path, monkeypa
         way["command"] = way["command"].replace(f" {' '.join(LITTLE)}", "")
     assert streamed == whole
     assert whole["rows"] < 900
-    monkeypatch.setattr(encoded_rows, "MIN_SAMPLE", 500)
+    monkeypatch.setattr(training_data, "MIN_SAMPLE", 500)
     ran = run(*arguments, *LITTLE)
     sampled = read_report(ran)
     assert (sampled["rows"], sampled["columns"]) == (whole["rows"], whole["columns"])

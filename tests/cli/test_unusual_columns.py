@@ -25,19 +25,6 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@WHOLE_OR_NOT
-def test_columns_that_parquet_does_not_have_are_left_out(here, memory):
-    x = np.random.default_rng(0).standard_normal(60)
-    months = pa.array([pa.MonthDayNano([i, 0, 0]) for i in range(60)])
-    pa.feather.write_feather(pa.table({"months": months, "x": x, "y": x + 1}), "t.arrow")
-    ran = run("fit", "t.arrow", "--target", "y", "--model", "m", *QUICK, *memory)
-    assert ran.returncode == 0, ran.stderr
-    assert "Column 'months' is left out: it holds " in ran.stderr
-    assert "month_day_nano_interval" in ran.stderr
-    assert run("fit", "t.arrow", "--target", "y", "--exclude", "months", "--model", "m", *QUICK, *memory)[0] == 0
-    assert quernel.load("m").encoder.inputs == ["x"]
-
-
 def test_what_arrow_cannot_do_is_one_line(monkeypatch):
     def fails():
         raise pa.ArrowNotImplementedError("no such function")

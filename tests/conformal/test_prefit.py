@@ -13,8 +13,7 @@ from sklearn.frozen import FrozenEstimator
 import quernel
 from quernel import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.models import plain_regressor
 from support.tables import sales
 
@@ -23,7 +22,7 @@ from support.tables import sales
 def fitted():
     training = prepare(sales(600), ReadOptions("price", log_target=True))
     model = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
-    return TableModel(training.encoder, model.fit(training.X, training.y), "price", log_target=True)
+    return TableModel(training.encoder, model.fit(training.rows.X, training.rows.y), "price", log_target=True)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ import pytest
 
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.models import plain_regressor
 from support.tables import LEVELS, sales
 
@@ -16,8 +15,8 @@ def made(levels=LEVELS, log_target=False, conformal=False, **options):
     training = prepare(sales(), ReadOptions("price", log_target=log_target))
     base = plain_regressor(levels, **({"n_components": 40, "random_state": 0} | options))
     if not conformal:
-        return TableModel(training.encoder, base.fit(training.X, training.y), "price", log_target)
-    interval = ConformalQuantileRegressor(base, 0.8, random_state=0).fit(training.X, training.y)
+        return TableModel(training.encoder, base.fit(training.rows.X, training.rows.y), "price", log_target)
+    interval = ConformalQuantileRegressor(base, 0.8, random_state=0).fit(training.rows.X, training.rows.y)
     return TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
 
 
@@ -126,13 +125,13 @@ def test_a_value_that_many_rows_have_survives_the_logarithm():
     table = pa.table({"x": rng.random(600), "y": y})
     training = prepare(table, ReadOptions("y", log_target=True))
     estimator = plain_regressor([0.05, 0.4, 0.95], n_components=20, alpha=0.1, random_state=0)
-    model = TableModel(training.encoder, estimator.fit(training.X, training.y), "y", log_target=True)
+    model = TableModel(training.encoder, estimator.fit(training.rows.X, training.rows.y), "y", log_target=True)
     assert len(estimator.frequent_values_) == 3
     curves = model.predict(table)
     assert np.any(curves == 5.0)
     assert not np.any((curves != 5.0) & np.isclose(curves, 5.0, rtol=1e-12))
     often = np.isin(y, [5.0, 7.0, 0.3])
-    np.testing.assert_array_equal(model.inverse_transform_target(training.y)[often], y[often])
+    np.testing.assert_array_equal(model.inverse_transform_target(training.rows.y)[often], y[often])
 
 
 def test_calibrated_intervals_of_tables_can_be_calibrated_for_another_coverage(new):

@@ -203,7 +203,7 @@ def test_arguments_that_cannot_be(tmp_path, table):
         ({"target": "y", "columns": ["a", "y"]}, "'y' is named twice"),
         ({"target": "y", "columns": "a"}, "columns must be a list of names"),
         ({"target": "y", "columns": []}, "columns must be a list of names"),
-        ({"target": 3}, "known by their names; got 3"),
+        ({"target": 3}, "has no column 3"),
         ({"target": "y", "filters": [("a", "~", 2)]}, "filters must be a pyarrow expression"),
         (
             {"target": "y", "filters": [("b", ">", 2)]},
@@ -214,7 +214,7 @@ def test_arguments_that_cannot_be(tmp_path, table):
         with pytest.raises(RowsError, match=text):
             ParquetRows(folder, **arguments)
     for paths, text in (
-        (tmp_path / "nowhere.parquet", r"nowhere\.parquet is not a file"),
+        (tmp_path / "nowhere.parquet", r"No Parquet file was found at .*nowhere\.parquet"),
         (str(tmp_path / "x*.parquet"), "No Parquet file was found at"),
         ([], "No Parquet file was found"),
         (3, "paths must be .* got int"),
@@ -242,13 +242,13 @@ def test_a_file_with_another_schema_is_named(tmp_path, table, columns):
         ParquetRows(folder, "y", columns=columns)
     text = third.set_column(0, "a", third["a"].cast(pa.string()))
     pq.write_table(text, folder / "03.parquet")
-    with pytest.raises(RowsError, match=r"03\.parquet: column 'a' holds string values, not numbers"):
+    with pytest.raises(RowsError, match=r"Column 'a' of .*03\.parquet holds string, but double in .*00"):
         ParquetRows(folder, "y", columns=columns)
     pq.write_table(third.set_column(0, "a", pa.array(np.arange(1000))), folder / "03.parquet")  # whole numbers will do
     assert gathered(ParquetRows(folder, "y", columns=columns))[0][3001, 0] == 1
     pq.write_table(third.append_column("new", third["a"]), folder / "03.parquet")
     if columns is None:
-        with pytest.raises(RowsError, match=r"03\.parquet has a column 'new', unlike .*00\.parquet"):
+        with pytest.raises(RowsError, match=r"00\.parquet has no column 'new', but .*03\.parquet has"):
             ParquetRows(folder, "y")
     else:
         assert ParquetRows(folder, "y", columns=columns).n_rows == N
@@ -256,7 +256,7 @@ def test_a_file_with_another_schema_is_named(tmp_path, table, columns):
 
 def test_two_columns_of_one_name(tmp_path, table):
     pq.write_table(table.append_column("a", table["y"]), tmp_path / "twice.parquet")
-    with pytest.raises(RowsError, match=r"twice\.parquet has 2 columns named 'a'"):
+    with pytest.raises(RowsError, match=r"twice\.parquet has more than one column named 'a'"):
         ParquetRows(tmp_path / "twice.parquet", "y")
 
 
@@ -414,7 +414,7 @@ def test_only_what_is_asked_for_is_read(tmp_path, table, monkeypatch):
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", listening)
     list(rows.stream(range(2, 3), X=False))
-    assert read == [((2,), ("y", "whole"))]
+    assert read == [((2,), ("y",))]
 
 
 # Arrays that are mapped into memory

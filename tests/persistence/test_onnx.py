@@ -15,8 +15,7 @@ from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows
 from support.tables import sales, with_times
 
@@ -175,7 +174,7 @@ def test_a_subclass_has_waves_but_no_gram(tmp_path):
 def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
     training = prepare(sales(60).rename_columns([name, *sales(1).column_names[1:]]), ReadOptions("price"))
     interval = ConformalQuantileRegressor(plain_regressor(LEVELS, n_components=5), 0.5, random_state=0)
-    interval.fit(training.X, training.y)
+    interval.fit(training.rows.X, training.rows.y)
     (model,) = interval.estimators_
     with pytest.raises(ValueError, match=f"{name!r}.*Rename it"):
         quernel.to_onnx(TableModel(training.encoder, model, "price", interval=interval), tmp_path / "m.onnx")
@@ -186,7 +185,7 @@ def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
 @pytest.mark.parametrize("name", ["", "quernel/constant0"])
 def test_a_column_whose_name_no_input_can_have_is_refused(tmp_path, name):
     training = prepare(sales(60), ReadOptions("price"))
-    model = plain_regressor(LEVELS, n_components=5).fit(training.X, training.y)
+    model = plain_regressor(LEVELS, n_components=5).fit(training.rows.X, training.rows.y)
     first, *others = training.encoder.columns_
     encoder = training.encoder
     encoder.columns_ = (dataclasses.replace(first, name=name), *others)
@@ -197,7 +196,7 @@ def test_a_column_whose_name_no_input_can_have_is_refused(tmp_path, name):
 
 def test_a_table_model_without_an_interval_says_how_to_get_one():
     training = prepare(sales(60), ReadOptions("price"))
-    model = plain_regressor(LEVELS, n_components=5).fit(training.X, training.y)
+    model = plain_regressor(LEVELS, n_components=5).fit(training.rows.X, training.rows.y)
     with pytest.raises(ValueError, match="fit --conformal"):
         TableModel(training.encoder, model, "price").predict_interval(sales(5))
 
@@ -296,7 +295,7 @@ def test_missing_markers_are_missing_in_the_graph(tmp_path):
     texts = ["a", "b", None, "c"] * 30
     table = pa.table({"w": texts, "y": np.arange(120) % 4 + np.arange(120) / 500})
     training = prepare(table, ReadOptions("y", missing=["?", "none"]))
-    model = plain_regressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
+    model = plain_regressor(0.5, n_components=20, random_state=0).fit(training.rows.X, training.rows.y)
     quernel.to_onnx(TableModel(training.encoder, model, "y"), tmp_path / "m.onnx")
     found = run(tmp_path / "m.onnx", w=np.array([["a"], [""], ["?"], ["none"], ["new"]], dtype=object))["quantiles"]
     np.testing.assert_allclose(found[2:4], found[1])
@@ -309,7 +308,7 @@ def test_text_and_numbers_of_other_files_are_the_same_in_the_graph(tmp_path):
     columns = {"place": rng.choice(["NA", "EU", "US"], 150), "code": rng.choice([1.0, 2.0, np.nan], 150)}
     table = pa.table(columns | {"x": rng.normal(size=150), "y": rng.normal(size=150)})
     training = prepare(table, ReadOptions("y", missing=["-999"], categorical=["code"]))
-    model = plain_regressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
+    model = plain_regressor(0.5, n_components=20, random_state=0).fit(training.rows.X, training.rows.y)
     whole = TableModel(training.encoder, model, "y")
     quernel.to_onnx(whole, tmp_path / "m.onnx")
     places, codes = ["NA", "NULL", "US", "n/a"], ["1", "1.0", "-999.0", "3"]
@@ -325,7 +324,7 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
     for log_target in (False, True):
         training = prepare(table, ReadOptions("price", log_target=log_target))
         model = plain_regressor(LEVELS, n_components=50, random_state=0)
-        interval = ConformalQuantileRegressor(model, 0.75, random_state=0).fit(training.X, training.y)
+        interval = ConformalQuantileRegressor(model, 0.75, random_state=0).fit(training.rows.X, training.rows.y)
         fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
         kinds = {column.kind for column in training.encoder.columns_}
@@ -372,7 +371,7 @@ def odd_table(n=120):
 def test_columns_of_all_kinds_are_fed_as_they_are_predicted_from(tmp_path, kept_as):
     table = odd_table()
     training = prepare(table, ReadOptions("y", categorical=["zip", "shop"], missing=["?"]))
-    model = plain_regressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+    model = plain_regressor(LEVELS, n_components=50, random_state=0).fit(training.rows.X, training.rows.y)
     model = TableModel(training.encoder, model, "y")
     quernel.to_onnx(model, tmp_path / "m.onnx")
     new = table

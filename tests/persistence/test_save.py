@@ -40,8 +40,7 @@ from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum
 from quernel.tables import TableEncoder
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.model_files import add, assert_refused, attributes, node, read_archive, replace, tamper, write_archive
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows
 from support.tables import sales
@@ -257,7 +256,7 @@ def test_scores_that_do_not_fit_are_refused(tmp_path, part):
 def test_a_model_of_tables_is_kept_with_its_columns(tmp_path):
     table, new = sales(), sales(60, seed=1)
     training = prepare(table, ReadOptions("price", log_target=True))
-    model = plain_regressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+    model = plain_regressor(LEVELS, n_components=50, random_state=0).fit(training.rows.X, training.rows.y)
     saved = TableModel(training.encoder, model, "price", log_target=True)
     quernel.save(saved, tmp_path / "m.quernel")
     loaded = quernel.load(tmp_path / "m.quernel")

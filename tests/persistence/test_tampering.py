@@ -12,8 +12,7 @@ from quernel.conformal.table_model import TableModel
 from quernel.forecasting import AdaptiveConformalRegressor
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum, walk_nodes
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.model_files import assert_refused, node, read_archive, replace, tamper, write_archive
 from support.models import LEVELS, conformal_by_group, fitted, plain_regressor, rows
 from support.tables import sales, with_times
@@ -60,7 +59,9 @@ def whole_table(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "t.quernel"
     training = prepare(with_times(sales(200)), ReadOptions("price", missing=["?"]))
     model = plain_regressor(LEVELS, n_components=8, random_state=0)
-    interval = ConformalQuantileRegressor(model, 0.7, method="cv+", cv=2, random_state=0).fit(training.X, training.y)
+    interval = ConformalQuantileRegressor(model, 0.7, method="cv+", cv=2, random_state=0).fit(
+        training.rows.X, training.rows.y
+    )
     quernel.save(TableModel(training.encoder, interval.estimators_[0], "price", False, interval), path)
     return path.read_bytes()
 

@@ -32,8 +32,7 @@ from quernel.plots import (
     QuantileFanDisplay,
 )
 from quernel.plots.fans import sample_rows
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.models import plain_regressor
 from support.tables import sales
 
@@ -100,7 +99,7 @@ def sold():
     table = sales(500)
     training = prepare(table, ReadOptions("price", log_target=True))
     model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=60, bandwidth="learned", random_state=0)
-    fitted = TableModel(training.encoder, model.fit(training.X, training.y), "price", log_target=True)
+    fitted = TableModel(training.encoder, model.fit(training.rows.X, training.rows.y), "price", log_target=True)
     frame = table.to_pandas()
     return fitted, frame[frame["price"].notna()].reset_index(drop=True)
 
@@ -283,7 +282,7 @@ def test_times_of_day_and_missing_markers_are_drawn(data):
         "y": y,
     }
     training = prepare(pa.table(clean), ReadOptions("y", missing=["?"]))
-    model = TableModel(training.encoder, clone(BASE).fit(training.X, training.y), "y")
+    model = TableModel(training.encoder, clone(BASE).fit(training.rows.X, training.rows.y), "y")
     marked = ["?" if value > 0.95 else str(value) for value in num]
     table = pa.table(clean | {"num": marked})
     display = QuantileFanDisplay.from_estimator(model, table, y, "num")

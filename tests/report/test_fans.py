@@ -57,7 +57,7 @@ def test_rows_at_few_values_are_scattered_sideways_and_all_drawn():
     columns = {"few": rng.integers(1, 6, 200) * 2.5, "many": rng.random(200), "word": rng.choice(["a", "b"], 200)}
     table = pa.table(columns | {"y": rng.random(200)})
     model, training = fitted(table, "y")
-    few, many, word = compute_fans(model, table, training.y, ["few", "many", "word"])
+    few, many, word = compute_fans(model, table, training.rows.y, ["few", "many", "word"])
     assert (few.jitter, many.jitter, word.jitter) == (0.5, 0.0, 0.2)
     assert few.grid.tolist() == [2.5, 5, 7.5, 10, 12.5]
     assert len(np.unique(few.x)) == 200
@@ -72,7 +72,7 @@ def test_a_few_whole_numbers_are_categories_in_their_order():
     season = rng.integers(1, 5, 300) * 5.0
     table = pa.table({"season": np.where(np.arange(300) % 10, season, np.nan), "x": rng.random(300), "y": season})
     model, training = fitted(table, "y")
-    (fan,) = compute_fans(model, table, training.y, ["season"])
+    (fan,) = compute_fans(model, table, training.rows.y, ["season"])
     assert (fan.kind, fan.categories) == ("category", ("5", "10", "15", "20"))
     assert np.all(np.diff(fan.curves[:, 1]) > 3), "each is the mean of its own rows"
 
@@ -83,7 +83,7 @@ def test_the_trend_of_many_years_follows_the_rows():
     y = np.where(at > 10 * 365, 5.0, 0.0) + 0.1 * rng.normal(size=len(at))
     table = pa.table({"day": pa.array(at.astype(np.int32)).cast(pa.date32()), "y": y})
     model, training = fitted(table, "y")
-    *_, trend = compute_fans(model, table, training.y, ["day"])
+    *_, trend = compute_fans(model, table, training.rows.y, ["day"])
     assert (trend.name, trend.column, trend.kind) == ("day: trend", "day", "date")
     early, late = trend.grid < 5 * YEAR, trend.grid > 15 * YEAR
     assert np.abs(trend.curves[early, 1]).max() < 1
@@ -98,7 +98,7 @@ def test_rare_and_missing_categories_are_averages_of_their_rows():
     y = np.array([effect.get(one, -5.0) for one in word]) + rng.random(300)
     table = pa.table({"word": pa.array(word), "x": rng.random(300), "y": y})
     model, training = fitted(table, "y")
-    (fan,) = compute_fans(model, table, training.y, ["word"])
+    (fan,) = compute_fans(model, table, training.rows.y, ["word"])
     assert fan.categories == ("a", "b", "(missing)", "(other)")
     predicted = model.predict(table)
     rows = [word == "a", word == "b", [one is None for one in word], np.arange(300) < 8]
@@ -153,7 +153,7 @@ def test_a_date_shows_hour_weekday_month_and_trend_where_they_vary():
     y = 10.0 * (weekday >= 5) + np.sin(2 * np.pi * hour / 24) + 0.1 * rng.standard_normal(900)
     table = pa.table({"when": pa.array(seconds.astype("int64"), pa.timestamp("s")), "y": y})
     model, training = fitted(table, "y")
-    hours, weekdays, months, trend = compute_fans(model, table, training.y, ["when"])
+    hours, weekdays, months, trend = compute_fans(model, table, training.rows.y, ["when"])
     assert [fan.name for fan in (hours, weekdays, months, trend)] == [
         f"when: {part}" for part in ("hour of the day", "weekday", "month", "trend")
     ]
@@ -168,4 +168,4 @@ def test_a_date_shows_hour_weekday_month_and_trend_where_they_vary():
     np.testing.assert_allclose(months.curves[2], predicted[month == "Mar"].mean(axis=0))
     days = pa.table({"when": pa.array(np.arange(200) % 10, pa.int32()).cast(pa.date32()), "y": rng.random(200)})
     model, training = fitted(days, "y")
-    assert [fan.name for fan in compute_fans(model, days, training.y, ["when"])] == ["when: trend"]
+    assert [fan.name for fan in compute_fans(model, days, training.rows.y, ["when"])] == ["when: trend"]

@@ -17,8 +17,7 @@ from quernel.conformal.table_model import TableModel
 from quernel.report import Evaluation, evaluate_by_refitting, report_page
 from quernel.report.reliability import compute_groups, compute_periods
 from quernel.report.sections import MAX_DOWNLOAD
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.report_page import LEVELS, made, read
 
 DAY = 86_400
@@ -29,12 +28,12 @@ def evaluated(table, curves, **changes):
     training = prepare(table, ReadOptions("y"))
     estimator = KernelQuantileRegressor(LEVELS, kernel="linear", recalibrate=False, tol=1e-2)
     model, y = (
-        TableModel(training.encoder, estimator.fit(training.X[:200], training.y[:200]), "y"),
+        TableModel(training.encoder, estimator.fit(training.rows.X[:200], training.rows.y[:200]), "y"),
         table["y"].to_numpy(),
     )
     baselines = {"Unconditional quantiles": np.tile(np.quantile(y, LEVELS), (len(y), 1))}
-    inside = np.zeros(training.X.shape, dtype=bool)
-    arrays = np.arange(len(y)), training.X, y, np.array(LEVELS), curves, inside
+    inside = np.zeros(training.rows.X.shape, dtype=bool)
+    arrays = np.arange(len(y)), training.rows.X, y, np.array(LEVELS), curves, inside
     return model, Evaluation(model, *arrays, baselines, "on all rows", unseen=True, **changes)
 
 
@@ -99,7 +98,7 @@ def test_later_rows_that_have_risen_are_said_to_have():
         y = rng.standard_normal(1000) + np.where(np.arange(1000) < 800, 0, rise)
         table = pa.table({"x": rng.random(1000), "y": y})
         training = prepare(table, ReadOptions("y"))
-        estimator = KernelQuantileRegressor(LEVELS, kernel="linear").fit(training.X, training.y)
+        estimator = KernelQuantileRegressor(LEVELS, kernel="linear").fit(training.rows.X, training.rows.y)
         model = TableModel(training.encoder, estimator, "y")
         evaluation = evaluate_by_refitting(model, training, time_ordered=True)
         drift = " ".join(compute_periods(evaluation, table.slice(800), np.arange(800, 1000)).drift)
@@ -113,7 +112,7 @@ def test_underfit_is_not_called_overfit(alpha, word):
     table = pa.table({"a": X[:, 0], "b": X[:, 1], "y": X @ [3.0, 1.0] + 0.5 * rng.standard_normal(250)})
     training = prepare(table, ReadOptions("y"))
     settings = {"bandwidth": 0.6, "alpha": alpha, "n_components": 150, "recalibrate": False, "random_state": 0}
-    estimator = KernelQuantileRegressor(LEVELS, **settings).fit(training.X, training.y)
+    estimator = KernelQuantileRegressor(LEVELS, **settings).fit(training.rows.X, training.rows.y)
     model = TableModel(training.encoder, estimator, "y")
     evaluation = evaluate_by_refitting(model, training)
     top = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""]

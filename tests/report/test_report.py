@@ -22,7 +22,7 @@ from quernel.report.content import describe_choices
 from quernel.report.effects import compute_fans
 from quernel.report.evaluation import EvaluationOptions, find_baselines, predict_linear, predict_unconditional
 from quernel.report.formatting import format_number, format_tick
-from quernel.tables.encoded_rows import read_numbers
+from quernel.tables.training_data import read_numbers
 from support.command_line import run
 from support.models import plain_regressor
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
@@ -40,8 +40,8 @@ def reader():
 def held_out():
     """The held-out rows, and a model fitted to the others alone."""
     _, _, training, _, _ = made()
-    train, test = held_out_rows(len(training.y), seed=3)
-    model = plain_regressor(LEVELS, n_components=40, random_state=0).fit(training.X[train], training.y[train])
+    train, test = held_out_rows(len(training.rows.y), seed=3)
+    model = plain_regressor(LEVELS, n_components=40, random_state=0).fit(training.rows.X[train], training.rows.y[train])
     return training, train, test, model
 
 
@@ -81,17 +81,17 @@ def test_the_data_are_counted(reader):
 def test_the_losses_are_those_of_models_that_have_not_seen_the_rows(reader):
     training, train, test, model = held_out()
     ours = reader.row("loss", "This model")
-    expected = pinball(training.y[test], model.predict(training.X[test]), LEVELS)
+    expected = pinball(training.rows.y[test], model.predict(training.rows.X[test]), LEVELS)
     assert as_number(ours[1]) == pytest.approx(expected, rel=1e-3)
     constant = reader.row("loss", "Unconditional quantiles")
-    curves = np.tile(np.quantile(training.y[train], LEVELS), (len(test), 1))
-    assert as_number(constant[1]) == pytest.approx(pinball(training.y[test], curves, LEVELS), rel=1e-3)
-    by_level = [pinball(training.y[test], curves[:, [k]], [level]) for k, level in enumerate(LEVELS)]
+    curves = np.tile(np.quantile(training.rows.y[train], LEVELS), (len(test), 1))
+    assert as_number(constant[1]) == pytest.approx(pinball(training.rows.y[test], curves, LEVELS), rel=1e-3)
+    by_level = [pinball(training.rows.y[test], curves[:, [k]], [level]) for k, level in enumerate(LEVELS)]
     np.testing.assert_allclose([as_number(cell) for cell in constant[4:]], by_level, rtol=1e-3)
     change = 100 * (as_number(constant[1]) / as_number(ours[1]) - 1)
     assert float(re.match(r"([+-][\d.]+) %", constant[2])[1]) == pytest.approx(change, abs=0.2)
     # The model in the file has seen them, and would have looked better.
-    seen = pinball(training.y[test], made()[1].predict_encoded(training.X[test]), LEVELS)
+    seen = pinball(training.rows.y[test], made()[1].predict_encoded(training.rows.X[test]), LEVELS)
     assert seen < 0.99 * expected
 
 
@@ -157,7 +157,7 @@ def test_long_names_of_categories_take_turns_on_two_lines():
         categories = [f"{'abcdefgh'[k % 8]}{'o' * (length - 1)}" for k in range(160)]
         table = pa.table({"word": categories, "y": rng.random(160)})
         model, training = fitted(table, "y")
-        (fan,) = compute_fans(model, table, training.y, ["word"])
+        (fan,) = compute_fans(model, table, training.rows.y, ["word"])
         drawn = charts.draw_fan(fan, np.array(LEVELS), "y")
         names = re.findall(r'y="([\d.]+)" text-anchor="middle">(\w+)<', drawn)[:8]
         assert {name for _, name in names} == set(categories)  # whole
@@ -173,7 +173,7 @@ def test_rare_categories_have_shares_that_are_not_0():
 
 def test_coverage_and_calibration_are_counted(reader):
     training, _, test, model = held_out()
-    y, curves = training.y[test], model.predict(training.X[test])
+    y, curves = training.rows.y[test], model.predict(training.rows.X[test])
     for k, level in enumerate(LEVELS):
         row = reader.row("coverage", f"{level:g}")
         assert row[1] == f"{100 * sum(y <= curves[:, k]) / len(y):.1f} %"
@@ -190,7 +190,7 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
     y = rng.poisson(1.0, 200).astype(float) if counts else x + 0.1 * rng.normal(size=200)
     table = pa.table({"x": x, "y": y})
     model, training = fitted(table, "y")
-    evaluation = evaluate_on(model, training.X, training.y)
+    evaluation = evaluate_on(model, training.rows.X, training.rows.y)
     curves = evaluation.curves.copy()
     curves[:20, 1] = evaluation.y[:20]  # as rounding may have it
     assert counts or len(np.unique(y)) == 200
@@ -209,7 +209,7 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
 def test_coverage_and_loss_over_time_are_those_of_consecutive_rows(reader):
     table = sales(300)
     model, training = fitted(table)
-    evaluation = evaluate_on(model, training.X, training.y)
+    evaluation = evaluate_on(model, training.rows.X, training.rows.y)
     page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
     assert "time" not in reader.ids, "60 rows are too few periods"
     coverage, loss = (attrs["aria-label"] for tag, attrs in page.tags if tag == "svg" and ": " in attrs["aria-label"]
@@ -264,7 +264,7 @@ def test_every_way_to_choose_says_why():
 
 def test_the_worst_rows_are_named_by_their_place_in_the_file(reader):
     table, (training, _, test, model) = made()[0], held_out()
-    y, curves = training.y[test], model.predict(training.X[test])
+    y, curves = training.rows.y[test], model.predict(training.rows.X[test])
     worst = max(range(len(y)), key=lambda i: pinball(y[[i]], curves[[i]], LEVELS))
     head, first, *others = reader.rows["worst"]
     assert len(others) == 9
@@ -302,11 +302,11 @@ def test_a_time_of_day_is_never_outside():
     names = model.encoder.names
     assert sum(model.encoder.cyclic) >= 2
     assert all(("sine of" in name) == cyclic for name, cyclic in zip(names, model.encoder.cyclic, strict=True))
-    X = training.X.copy()
+    X = training.rows.X.copy()
     X[:2, model.encoder.cyclic] = 1.0000001
     X[2, names.index("sold trend")] = 50.0
     assert model.model.is_extrapolation(X[:3]).all()
-    assert np.flatnonzero(evaluate_on(model, X, training.y).outside).tolist() == [2]
+    assert np.flatnonzero(evaluate_on(model, X, training.rows.y).outside).tolist() == [2]
 
 
 def test_missing_values_and_dates_in_the_tables_of_rows():
@@ -374,11 +374,11 @@ def test_weighted_fits_are_evaluated_by_models_with_the_same_weights():
     table = table.append_column("w", pa.array(np.arange(200) % 3.0))
     model, training = fitted(table, weights="w")
     evaluation = evaluate_by_refitting(model, training)
-    train, test = held_out_rows(len(training.y))
+    train, test = held_out_rows(len(training.rows.y))
     again = plain_regressor(LEVELS, n_components=40, random_state=0).fit(
-        training.X[train], training.y[train], sample_weight=training.weight[train]
+        training.rows.X[train], training.rows.y[train], sample_weight=training.rows.weight[train]
     )
-    np.testing.assert_allclose(evaluation.curves, again.predict(training.X[test]))
+    np.testing.assert_allclose(evaluation.curves, again.predict(training.rows.X[test]))
     assert "weighted" in evaluation.how
 
 
@@ -406,9 +406,9 @@ def test_baselines_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(
     _, model, training, _, _ = made()
     monkeypatch.setattr("quernel.report.evaluation.OPTIONS", EvaluationOptions(max_rows=50))
     evaluation = evaluate_by_refitting(model, training)
-    train, _ = held_out_rows(len(training.y))
+    train, _ = held_out_rows(len(training.rows.y))
     curves = evaluation.baselines["Unconditional quantiles"]
-    assert not np.allclose(curves[0], np.quantile(training.y[train], LEVELS))
+    assert not np.allclose(curves[0], np.quantile(training.rows.y[train], LEVELS))
     assert np.all(curves == curves[0])
     assert "fitted to 50 of these rows" in evaluation.how
     assert "of these rows" not in made()[3].how
@@ -443,14 +443,14 @@ def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
 def test_a_fan_is_the_mean_of_predictions_for_rows_with_such_values():
     table, model, training, _, _ = made()
     whole = table.filter(np.isfinite(table["price"].to_numpy(zero_copy_only=False)))
-    size, place, garden = compute_fans(model, whole, training.y, ["size", "place", "garden"])
+    size, place, garden = compute_fans(model, whole, training.rows.y, ["size", "place", "garden"])
     predicted, sizes = model.predict(whole), whole["size"].to_numpy(zero_copy_only=False)
     distance = np.abs(sizes - size.grid[20])
     reach = max(np.nanquantile(distance, 0.11), 0.05 * np.ptp(size.grid))
     near = predicted[distance < reach]
     assert np.all((near.min(axis=0) < size.curves[20]) & (size.curves[20] < near.max(axis=0)))
     np.testing.assert_allclose(size.curves[20], near.mean(axis=0), atol=0.2 * np.ptp(size.curves[:, 1]))
-    assert np.ptp(size.curves[:, 1]) > 0.5 * np.std(training.y)
+    assert np.ptp(size.curves[:, 1]) > 0.5 * np.std(training.rows.y)
     assert place.categories[0] == "north"
     assert set(place.categories) == {"north", "south", "east", "(missing)"}
     south = predicted[np.array(whole["place"].to_pylist()) == "south"].mean(axis=0)

@@ -11,8 +11,7 @@ from quernel import TabularQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
 from quernel.report.evaluation import Evaluation, held_out_rows
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.report_page import as_number, made, pinball, read
 from support.tables import sales
 
@@ -24,7 +23,7 @@ def page():
     """Model, training rows and the page."""
     table = sales(200)
     training = prepare(table, ReadOptions("price"))
-    estimator = TabularQuantileRegressor(LEVELS, n_trees=30, random_state=0).fit(training.X, training.y)
+    estimator = TabularQuantileRegressor(LEVELS, n_trees=30, random_state=0).fit(training.rows.X, training.rows.y)
     model = TableModel(training.encoder, estimator, "price")
     evaluation = evaluate_by_refitting(model, training, seed=3)
     return model, training, read(report_page(model, table, evaluation, data="sales.csv", model_file="m.quernel"))
@@ -33,14 +32,16 @@ def page():
 def test_the_tiles_lead_with_loss_and_coverage_and_leave_the_gap_to_the_table(page):
     _, training, reader = page
     top = reader.texts[""]
-    train, test = held_out_rows(len(training.y), seed=3)
+    train, test = held_out_rows(len(training.rows.y), seed=3)
     first = f"Pinball loss on {len(test)} held-out rows"
     names = first, "Loss compared with the best baseline", "Coverage of the 90 % interval"
     places = [top.index(name) for name in names]
     assert places == sorted(places)
     assert "gap" not in top.lower()
-    again = TabularQuantileRegressor(LEVELS, n_trees=30, random_state=0).fit(training.X[train], training.y[train])
-    ours = pinball(training.y[test], again.predict(training.X[test]), LEVELS)
+    again = TabularQuantileRegressor(LEVELS, n_trees=30, random_state=0).fit(
+        training.rows.X[train], training.rows.y[train]
+    )
+    ours = pinball(training.rows.y[test], again.predict(training.rows.X[test]), LEVELS)
     assert as_number(reader.row("loss", "This model")[1]) == pytest.approx(ours, rel=1e-3)
     losses = {row[0]: as_number(row[1]) for row in reader.rows["loss"][1:]}
     best = min((name for name in losses if name not in ("This model", "Unconditional quantiles")), key=losses.get)
@@ -74,7 +75,7 @@ def test_the_remedy_for_narrow_intervals_is_none_of_a_kernel():
         {"x": np.tile([0.0, 1.0, 2.0, 3.0], 60), "y": np.r_[np.random.default_rng(0).random(192), 9 + np.arange(48)]}
     )
     training = prepare(table, ReadOptions("y"))
-    estimator = TabularQuantileRegressor(LEVELS, parts=["forest"], n_trees=10).fit(training.X, training.y)
+    estimator = TabularQuantileRegressor(LEVELS, parts=["forest"], n_trees=10).fit(training.rows.X, training.rows.y)
     model = TableModel(training.encoder, estimator, "y")
     evaluation = evaluate_by_refitting(model, training, time_ordered=True)
     reader = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
@@ -93,14 +94,14 @@ def test_chance_is_that_of_units_where_rows_are_of_units(page):
         y = np.repeat(rng.standard_normal(40), 10) + 0.5 * rng.standard_normal(400)
         curves = np.tile(np.sqrt(1.25) * ndtri(LEVELS), (400, 1))  # the true quantiles of rows of new units
         for units in (unit, None):
-            evaluation = Evaluation(page[0], np.arange(400), training.X, y, np.array(LEVELS), curves,
+            evaluation = Evaluation(page[0], np.arange(400), training.rows.X, y, np.array(LEVELS), curves,
                                     np.zeros((400, 1), bool), {}, "", True, units=units)  # fmt: skip
             outside[units is not None] += not evaluation.intervals()[0].holds
     assert outside[True] < 0.12 * 200
     assert outside[False] > 0.3 * 200
     few, many = np.repeat(rng.random(40) < 0.5, 10), rng.random(400) < 0.5
-    evaluation = Evaluation(page[0], np.arange(400), training.X, y, np.array(LEVELS), curves, np.zeros((400, 1), bool),
-                            {}, "", True, units=unit)  # fmt: skip
+    evaluation = Evaluation(page[0], np.arange(400), training.rows.X, y, np.array(LEVELS), curves,
+                            np.zeros((400, 1), bool), {}, "", True, units=unit)  # fmt: skip
     assert evaluation.effective_rows(few) == pytest.approx(40, abs=2)
     assert 200 < evaluation.effective_rows(many) <= 400
     assert evaluation.effective_rows(np.ones(400, dtype=bool)) == 400

@@ -7,8 +7,7 @@ import numpy as np
 
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.models import plain_regressor
 from support.tables import sales
 
@@ -19,7 +18,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 def fitted(table, target="price", levels=LEVELS, **options):
     training = prepare(table, ReadOptions(target, **options))
     estimator = plain_regressor(levels, n_components=40, random_state=0).fit(
-        training.X, training.y, sample_weight=training.weight
+        training.rows.X, training.rows.y, sample_weight=training.rows.weight
     )
     return TableModel(training.encoder, estimator, target, options.get("log_target", False)), training
 

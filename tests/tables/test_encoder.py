@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from quernel.tables import DateColumn, TableError, TextColumn
-from quernel.tables.encoded_rows import ReadOptions
 from quernel.tables.frames import as_entries
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.tables import fit_encoder, sales
 
 
@@ -157,7 +156,7 @@ def test_durations_are_seconds(unit):
     encoder = learnt(d=values)
     np.testing.assert_array_equal(matrix(encoder, d=values), [[90, 0], [1845, 1], [3600, 0]])
     made = prepare(pa.table({"x": range(3), "d": values}), ReadOptions("d"))
-    assert made.y.tolist() == [90, 3600]
+    assert made.rows.y.tolist() == [90, 3600]
 
 
 def test_durations_are_not_read_as_numbers_without_a_unit():
@@ -311,14 +310,14 @@ def test_prepare_drops_and_counts_rows_without_target():
     table = sales()
     made = prepare(table, ReadOptions("price", exclude=["age"], weights="age"))
     assert made.dropped == table["price"].null_count > 0
-    assert len(made.X) == len(made.y) == len(made.weight) == 400 - made.dropped
+    assert len(made.rows.X) == len(made.rows.y) == len(made.rows.weight) == 400 - made.dropped
     assert "age" not in made.encoder.inputs
-    np.testing.assert_array_equal(prepare(table, ReadOptions("price", log_target=True)).y, np.log(made.y))
+    np.testing.assert_array_equal(prepare(table, ReadOptions("price", log_target=True)).rows.y, np.log(made.rows.y))
     assert prepare(table, ReadOptions("price", columns=["sold", "size"])).encoder.inputs == ["sold", "size"]
 
 
 def test_boolean_targets_are_numbers():
-    assert set(prepare(sales(), ReadOptions("garden")).y) == {0.0, 1.0}
+    assert set(prepare(sales(), ReadOptions("garden")).rows.y) == {0.0, 1.0}
 
 
 def test_pandas_categories():

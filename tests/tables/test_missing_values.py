@@ -11,10 +11,9 @@ import pytest
 from quernel.conformal.table_model import TableModel, UnseenCategories, UnseenCategoriesWarning
 from quernel.tables import TableError, TextColumn
 from quernel.tables.columns import MISSING_MARKERS, equivalent_spellings
-from quernel.tables.encoded_rows import ReadOptions
+from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.files import read_table
-from quernel.tables.formats import CsvOptions, model_csv_options
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.models import plain_regressor
 from support.tables import fit_encoder
 
@@ -87,10 +86,10 @@ def test_csv_files_have_the_words_of_the_model(tmp_path):
     encoder = learnt(place=["NA", "EU", None] * 6, n=[1.0, None, 3.0] * 6)
     path = tmp_path / "x.csv"
     path.write_text('place,n,more\nNA,NA,NA\nEU,1,x\n"",2,\nNULL,3,null\n')
-    found = read_table(path, model_csv_options(encoder, {"more": "more as text"})).to_pydict()
+    found = read_table(path, model_csv_options(encoder, ["more"])).to_pydict()
     expected = {"place": ["NA", "EU", None, None], "n": [None, 1, 2, 3]}
     np.testing.assert_array_equal(encoder.transform(found), encoder.transform(expected))
-    assert found["more as text"] == ["NA", "x", None, "null"]
+    assert found["more"] == ["NA", "x", "", "null"]
     assert read_table(path)["place"].to_pylist() == [None, "EU", None, None]
 
 
@@ -105,9 +104,10 @@ def test_numeric_missing_markers_are_missing_in_any_table(tmp_path):
     path.write_text("n,k,code,y\n" + "1,-999,-999.0,1\n-999.00,2,a,2\n3.5,3,b,-999\n-999,4,b,4\n" * 6)
     table = read_table(path, CsvOptions(("-999",), ("code",)))
     assert table.slice(0, 4).to_pydict() == {
-        "n": [1, None, 3.5, None], "k": [None, 2, 3, 4], "code": [None, "a", "b", "b"], "y": [1, 2, None, 4],
+        "n": [1, -999, 3.5, None], "k": [None, 2, 3, 4], "code": [None, "a", "b", "b"], "y": [1, 2, None, 4],
     }  # fmt: skip
     encoder = prepare(table, ReadOptions("y", missing=["-999"])).encoder
+    assert encoder.columns_[0].fill == 1  # without -999.00, which is the same number
     expected = encoder.transform({"n": [None, 2.0], "k": [1, None], "code": ["a", None]})
     for n, k, code in (
         ([-999.0, 2], [1, -999], ["a", "-999"]),
@@ -122,7 +122,7 @@ def model():
     rng = np.random.default_rng(0)
     table = pa.table({"w": rng.choice(["a", "b", "c", "d"], 80), "x": rng.normal(size=80), "y": rng.normal(size=80)})
     made = prepare(table, ReadOptions("y"))
-    return TableModel(made.encoder, plain_regressor(0.5, n_components=10).fit(made.X, made.y), "y")
+    return TableModel(made.encoder, plain_regressor(0.5, n_components=10).fit(made.rows.X, made.rows.y), "y")
 
 
 def test_a_column_of_unknown_categories_is_pointed_out(model):

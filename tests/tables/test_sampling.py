@@ -4,10 +4,9 @@ import numpy as np
 import pyarrow as pa
 from scipy.stats import chisquare
 
-from quernel.tables.encoded_rows import ReadOptions, choose_sample_size, sample_rows
+from quernel.data.parquet import open_parquet
 from quernel.tables.files import find_files
-from quernel.tables.formats import open_parquet
-from quernel.tables.training_data import prepare, prepare_files
+from quernel.tables.training_data import ReadOptions, choose_sample_size, prepare, sample_rows
 from support.tables import collect_rows, sales, write_files
 
 
@@ -20,7 +19,7 @@ def test_the_size_of_a_sample_is_bounded_on_both_sides():
 def test_rows_drawn_from_files_have_the_numbers_of_the_rows_that_are_fitted(tmp_path):
     table = sales()
     files = open_parquet(find_files(write_files(tmp_path, table, 4, 37)))
-    training = prepare_files(files, ReadOptions("price"))
+    training = prepare(files, ReadOptions("price"))
     _, y, _ = collect_rows(training.rows)
     sample = sample_rows(files, training.encoder.inputs, "price", 300, seed=0)
     price = sample.table["price"].to_numpy(zero_copy_only=False)
@@ -42,7 +41,7 @@ def test_numbers_go_on_through_the_batches_of_a_large_row_group(tmp_path):
     sample = sample_rows(files, ["x"], "y", 500, seed=0)
     y = sample.table["y"].to_numpy()
     there = np.isfinite(y)
-    np.testing.assert_array_equal(prepare(table, ReadOptions("y")).y[sample.target_row[there]], y[there])
+    np.testing.assert_array_equal(prepare(table, ReadOptions("y")).rows.y[sample.target_row[there]], y[there])
     # From everywhere: each tenth of the file gives a tenth of the sample, as far as chance goes.
     assert chisquare(np.histogram(sample.row, 10, (0, n))[0]).pvalue > 1e-4
     assert not np.array_equal(sample.row, sample_rows(files, ["x"], "y", 500, seed=1).row)

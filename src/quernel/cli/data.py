@@ -13,11 +13,12 @@ import pyarrow as pa
 from quernel._files import check_writable
 from quernel._validation import LARGEST, SMALLEST
 from quernel.cli.console import note, working
-from quernel.data import DaskRows, memory_budget
+from quernel.data import ArrayRows, DaskRows, memory_budget
+from quernel.data.parquet import ColumnFilter, ParquetTable, any_column
 from quernel.estimators.base import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import TableError
-from quernel.tables.encoded_rows import EncodedRows, ReadOptions, connect, dask_rows
+from quernel.tables.csv_files import CsvOptions
 from quernel.tables.files import (
     CSV,
     PARQUET,
@@ -28,8 +29,7 @@ from quernel.tables.files import (
     is_data_file,
     open_table,
 )
-from quernel.tables.formats import ColumnFilter, CsvOptions, ParquetTable, any_column
-from quernel.tables.training_data import AnyTrainingData, TrainingData, prepare_files
+from quernel.tables.training_data import EncodedRows, ReadOptions, TrainingData, connect, dask_rows, prepare
 
 # Fewer rows with a target are an error.
 MIN_ROWS = 20
@@ -97,7 +97,7 @@ class Source:
 @contextmanager
 def load_training_data(
     source: Source, options: ReadOptions, max_memory: int | None, dask: str | None = None
-) -> Iterator[tuple[pa.Table | None, AnyTrainingData]]:
+) -> Iterator[tuple[pa.Table | None, TrainingData]]:
     """Yield the Arrow table (None unless it is in memory) and the encoded training data, valid within the context.
 
     Parameters
@@ -124,7 +124,7 @@ def load_training_data(
         _check_not_empty(table.n_rows, source)
         client = None if dask is None else stack.enter_context(connect(dask))
         with source.working("Learning the encoding of {}"):
-            training = prepare_files(table, options, EncodedRows if client is None else dask_rows)
+            training = prepare(table, options, EncodedRows if client is None else dask_rows)
         _check_training(training, source)
         if client is None and training.n_bytes <= memory_budget(max_memory):
             columns = [field.name for field in table.schema if options.uses(field.name)]
@@ -138,7 +138,7 @@ def _check_not_empty(n_rows: int, source: Source) -> None:
         raise TableError(f"{source} has no rows: there is nothing to learn from.")
 
 
-def _check_training(training: AnyTrainingData, source: Source) -> None:
+def _check_training(training: TrainingData, source: Source) -> None:
     """Raise if the target cannot be learnt from."""
     if training.n_rows < MIN_ROWS:
         raise TableError(f"{source} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed.")
@@ -158,7 +158,7 @@ def _check_training(training: AnyTrainingData, source: Source) -> None:
         )
 
 
-def print_training(training: AnyTrainingData) -> None:
+def print_training(training: TrainingData) -> None:
     """Print notes on the training data, and how many rows were dropped for lack of a target."""
     for sentence in training.notes:
         note(sentence)
@@ -168,9 +168,9 @@ def print_training(training: AnyTrainingData) -> None:
         note(f"{format_count(training.dropped, 'row')} without a target {are} left out{those}.")
 
 
-def read_mode(training: AnyTrainingData) -> str:
+def read_mode(training: TrainingData) -> str:
     """Return "whole" for data in memory, or a key of READ_MODES."""
-    if isinstance(training, TrainingData):
+    if isinstance(training.rows, ArrayRows):
         return "whole"
     return "dask" if isinstance(training.rows, DaskRows) else "streamed"
 

@@ -30,14 +30,14 @@ from quernel.cli.options import flag
 from quernel.cli.report import write_report
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
+from quernel.data import ArrayRows
 from quernel.datasets import load_wind
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
 from quernel.report import evaluate_on, report_page
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from quernel.tuning.cost import as_duration
 
 if TYPE_CHECKING:
@@ -367,8 +367,10 @@ def _save_report(
     model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, held_out: pa.Table, out: Path
 ) -> None:
     """Write the report on the test rows, and the model."""
-    rows = prepare(held_out, ReadOptions("power"))
-    table_model = TableModel(rows.encoder, model, "power", False, calibrated)
+    training = prepare(held_out, ReadOptions("power"))
+    rows = training.rows
+    assert isinstance(rows, ArrayRows)
+    table_model = TableModel(training.encoder, model, "power", False, calibrated)
     page = report_page(
         table_model, held_out, evaluate_on(table_model, rows.X, rows.y), data="the held-out rows", model_file=MODEL
     )

@@ -47,12 +47,13 @@ from quernel.cli.report import (
 )
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
+from quernel.data import ArrayRows
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.persistence import save
 from quernel.report.comparison import summarize_page
 from quernel.report.formatting import format_count
 from quernel.report.sections import render_page
-from quernel.tables.training_data import AnyTrainingData, StreamedTrainingData
+from quernel.tables.training_data import TrainingData
 
 # Up to this many input columns are printed one by one.
 MAX_SHOWN = 30
@@ -97,7 +98,7 @@ def fit(
     page = None
     options = reading.read_options(target, groups=estimation.groups)
     with load_training_data(source, options, parse_bytes(reading.max_memory), reading.dask) as (table, training):
-        if isinstance(training, StreamedTrainingData):
+        if not isinstance(training.rows, ArrayRows):
             choice = estimation.choose_for_streamed(choice)
             estimator = estimation.make_estimator(choice.name, reading)
         estimation.place_shapes(estimator, training.encoder)
@@ -136,7 +137,7 @@ def fit(
 
 def fit_with_progress(
     estimator: TabularQuantileRegressor | KernelQuantileRegressor | ConformalQuantileRegressor,
-    training: AnyTrainingData,
+    training: TrainingData,
     text: str,
     detail: str = "",
     **kwargs: Any,
@@ -153,10 +154,11 @@ def fit_with_progress(
         # Calibration rows may extrapolate; their scores account for it.
         warnings.simplefilter("ignore", ExtrapolationWarning)
         with cli_error_names(), fitting(text, detail):
-            if isinstance(training, StreamedTrainingData):
-                estimator.fit(training.rows, **kwargs)
+            rows = training.rows
+            if isinstance(rows, ArrayRows):
+                estimator.fit(rows.X, rows.y, sample_weight=rows.weight, **kwargs)
             else:
-                estimator.fit(training.X, training.y, sample_weight=training.weight, **kwargs)
+                estimator.fit(rows, **kwargs)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         note(translate_parameters(message))
     fitted = estimator.estimators_[0] if isinstance(estimator, ConformalQuantileRegressor) else estimator
@@ -181,9 +183,7 @@ def _explain_report_failure(model: Path, source: Source, report: Path) -> Iterat
         ) from error
 
 
-def _summarize(
-    model: TableModel, training: AnyTrainingData, source: Source, path: Path, seconds: float
-) -> dict[str, Any]:
+def _summarize(model: TableModel, training: TrainingData, source: Source, path: Path, seconds: float) -> dict[str, Any]:
     """Summarize a fit, as printed by --json."""
     estimator, interval = model.model, model.interval
     summary = summarize_model(estimator, training, path, seconds) | {
@@ -205,7 +205,7 @@ def _summarize(
 
 def summarize_model(
     estimator: TabularQuantileRegressor | KernelQuantileRegressor,
-    training: AnyTrainingData,
+    training: TrainingData,
     model: Path | None,
     seconds: float,
 ) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def summarize_model(
     }
 
 
-def columns_table(training: AnyTrainingData) -> RichTable:
+def columns_table(training: TrainingData) -> RichTable:
     """Tabulate each column's type and encoding; of more than MAX_SHOWN, the unchanged ones of a type share a line."""
     table = RichTable(title="Input columns")
     for heading in ("column", "type", "encoded as"):

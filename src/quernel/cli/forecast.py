@@ -25,7 +25,7 @@ from quernel.metrics import pinball_loss
 from quernel.persistence import save
 from quernel.report.forecast import forecast_page
 from quernel.report.formatting import format_date, format_number
-from quernel.tables.formats import CsvOptions
+from quernel.tables.csv_files import CsvOptions
 
 Array = NDArray[np.floating]
 

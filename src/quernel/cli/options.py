@@ -37,7 +37,7 @@ from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.solvers import SOLVERS
 from quernel.tables import TableEncoder
-from quernel.tables.encoded_rows import ReadOptions
+from quernel.tables.training_data import ReadOptions
 
 DATA = (
     "CSV (also .gz, .bz2, .zst), Parquet or Arrow file, database of DuckDB or SQLite; a quoted pattern such as "

@@ -20,11 +20,11 @@ from quernel.cli.console import console, note, parse_bytes, working
 from quernel.cli.data import Source, check_new_files, load_training_data, print_training
 from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, option
 from quernel.data import ArrayRows, memory_budget
+from quernel.data.parquet import ParquetTable
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.tables.encoded_rows import choose_sample_size, needed_columns, read_numbers, sample_rows
-from quernel.tables.training_data import AnyTrainingData, TrainingData
+from quernel.tables.training_data import TrainingData, choose_sample_size, needed_columns, read_numbers, sample_rows
 from quernel.theory import Exponent, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
@@ -297,13 +297,14 @@ def _read_sample(source: Source, target: str, reading: TableOptions, pilot: Pilo
         return Sample(X, y, training.n_rows, training.notes, command)
 
 
-def _sample_rows(training: AnyTrainingData, max_memory: int | None, pilot: PilotOptions) -> tuple[Array, Array]:
+def _sample_rows(training: TrainingData, max_memory: int | None, pilot: PilotOptions) -> tuple[Array, Array]:
     """Return X and y of all rows with a target or, for streamed data, of a random sample."""
-    if isinstance(training, TrainingData):
-        return training.X, training.y
+    if isinstance(training.rows, ArrayRows):
+        return training.rows.X, training.rows.y
+    assert isinstance(training.table, ParquetTable)
     most = max(pilot.subsample, choose_sample_size(len(training.encoder.names), memory_budget(max_memory)))
     with working(f"Sampling {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
-        columns = needed_columns(training.encoder, training.options, X=True)
+        columns = needed_columns(training.encoder, training.options)
         sample = sample_rows(training.table, columns, training.options.target, most, pilot.seed).table
     y = read_numbers(sample, training.options.target)
     finite = np.isfinite(y)

@@ -27,14 +27,15 @@ from quernel.cli.console import console, counting, note, parse_levels, parse_num
 from quernel.cli.data import Source, check_new_files, check_outputs
 from quernel.cli.options import DATA, QUERY, flag
 from quernel.conformal.table_model import TableModel, UnseenCategories
+from quernel.data.parquet import ParquetTable
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.persistence import load
 from quernel.report.formatting import format_count
 from quernel.tables import TableEncoder, TableError
-from quernel.tables.encoded_rows import has_infinite
-from quernel.tables.files import ARROW, CSV, DATABASE, NOT_STORED, split_extension
-from quernel.tables.formats import CsvOptions, ParquetTable, model_csv_options
+from quernel.tables.csv_files import CsvOptions, model_csv_options
+from quernel.tables.files import ARROW, CSV, DATABASE, split_extension
 from quernel.tables.frames import suggest_name
+from quernel.tables.training_data import has_infinite
 
 TableWriter: TypeAlias = csv.CSVWriter | pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
 
@@ -205,7 +206,7 @@ class _Predictor:
 
     def predict(self, data: ParquetTable, write: Callable[[pa.Table], None]) -> None:
         """Predict and write every batch."""
-        columns = [*dict.fromkeys([*self.model.encoder.inputs, *self.kept.copies.values()])]
+        columns = [*dict.fromkeys([*self.model.encoder.inputs, *self.kept.names])]
         with counting("Predicting", data.n_rows) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
             for group, _, batch in data.iter_batches(columns):
@@ -213,7 +214,7 @@ class _Predictor:
                 try:
                     table = pa.table([*copies.values(), *self._predict(batch)], names=[*copies, *self.names])
                 except TableError as error:
-                    raise TableError(f"{group.label or group.path}: {error}") from error
+                    raise TableError(f"{group.label}: {error}") from error
                 with self.kept.explain_errors(copies):
                     write(table)
                 advance(len(batch))
@@ -310,22 +311,17 @@ class PassthroughColumns:
     out: Path
     as_text: bool
 
-    @property
-    def copies(self) -> dict[str, str]:
-        """Names of the columns of the data that are copied, by name: those of text are read besides the inputs."""
-        return {name: f"{name} (as text)" if self.as_text else name for name in self.names}
-
     def open_source(self, encoder: TableEncoder) -> AbstractContextManager[ParquetTable]:
         """Open the data, CSV files with the types of the model's columns."""
         if self.source.query is None:
-            options = model_csv_options(encoder, self.copies if self.as_text else None)
+            options = model_csv_options(encoder, self.names if self.as_text else ())
         else:
             options = CsvOptions(tuple(encoder.missing))
-        return self.source.open(options, {*encoder.inputs, *self.copies.values()}.__contains__)
+        return self.source.open(options, {*encoder.inputs, *self.names}.__contains__)
 
     def columns(self, batch: pa.Table) -> dict[str, pa.ChunkedArray]:
         """Return the copied columns by name, without dictionary encoding, which may differ between batches."""
-        found = {name: batch[copy] for name, copy in self.copies.items()}
+        found = {name: batch[name] for name in self.names}
         return {
             name: column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
             for name, column in found.items()
@@ -349,8 +345,6 @@ class PassthroughColumns:
         for name, copy in copies.items():
             alone = pa.table({name: copy})
             try:
-                if NOT_STORED in str(copy.type):
-                    raise pa.ArrowNotImplementedError
                 with open_writer(io.BytesIO(), ending, alone.schema) as writer:
                     writer.write_table(alone)
             except pa.ArrowException as error:

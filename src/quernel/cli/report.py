@@ -20,7 +20,8 @@ from quernel.cli.data import MIN_ROWS, Source, check_new_files, check_outputs
 from quernel.cli.options import MAX_MEMORY, QUERY, flag
 from quernel.cli.predict import load_table_model
 from quernel.conformal.table_model import TableModel, describe_unseen
-from quernel.data import memory_budget
+from quernel.data import ArrayRows, memory_budget
+from quernel.data.parquet import ParquetTable
 from quernel.estimators import KernelQuantileRegressor
 from quernel.plots.inputs import replace_missing_markers
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed
@@ -30,8 +31,11 @@ from quernel.report.evaluation import check_comparable, check_target
 from quernel.report.formatting import format_count, format_number
 from quernel.report.sections import render_page
 from quernel.tables import TableError
-from quernel.tables.encoded_rows import (
+from quernel.tables.csv_files import CsvOptions, model_csv_options
+from quernel.tables.frames import suggest_name
+from quernel.tables.training_data import (
     RowSample,
+    TrainingData,
     choose_sample_size,
     has_infinite,
     is_numeric,
@@ -39,9 +43,6 @@ from quernel.tables.encoded_rows import (
     read_numbers,
     sample_rows,
 )
-from quernel.tables.formats import CsvOptions, model_csv_options
-from quernel.tables.frames import suggest_name
-from quernel.tables.training_data import AnyTrainingData, TrainingData
 from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]
@@ -189,7 +190,7 @@ def check_report_path(out: Path | None, *, force: bool) -> None:
 def report_by_refitting(
     model: TableModel,
     table: pa.Table | None,
-    training: AnyTrainingData,
+    training: TrainingData,
     *,
     seed: int,
     time_ordered: bool,
@@ -207,14 +208,15 @@ def report_by_refitting(
     time_ordered : whether the last rows are held out instead of random ones
     data, model_file : names of files, for the report
     """
-    if isinstance(training, TrainingData):
+    if isinstance(training.rows, ArrayRows):
         with working("Evaluating the model on held-out rows"):
             evaluation = evaluate_by_refitting(model, training, seed=seed, time_ordered=time_ordered)
             return compute_page(model, table, evaluation, data=data, model_file=model_file)
+    assert isinstance(training.table, ParquetTable)
     with working("Sampling rows for the report"):
         allowed = memory_budget(getattr(model.model, "max_memory", None))
         most = choose_sample_size(len(model.encoder.names), allowed)
-        columns = needed_columns(training.encoder, training.options, X=True)
+        columns = needed_columns(training.encoder, training.options)
         sample = sample_rows(training.table, columns, training.options.target, most, seed)
     with fitting("Evaluating the model on held-out rows"):
         evaluation = evaluate_streamed(model, training, sample, seed=seed, time_ordered=time_ordered)

@@ -21,9 +21,8 @@ from quernel.forecasting import time_splits
 from quernel.forecasting.series import to_seconds
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.tables.encoded_rows import ReadOptions, read_numbers
 from quernel.tables.frames import TableError, suggest_name
-from quernel.tables.training_data import AnyTrainingData
+from quernel.tables.training_data import ReadOptions, TrainingData, read_numbers
 
 
 @expand_options
@@ -82,7 +81,7 @@ def _split_by_time(source: Source, options: ReadOptions, search: SearchOptions, 
     return time_splits(times, folds, horizon=max(int(steps), 1))
 
 
-def _check_groups(search: SearchOptions, training: AnyTrainingData) -> None:
+def _check_groups(search: SearchOptions, training: TrainingData) -> None:
     """Raise if there are fewer groups than folds."""
     if training.groups is None:
         return

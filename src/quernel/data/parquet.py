@@ -1,4 +1,4 @@
-"""Rows of Parquet files: `ParquetFiles` reads them in batches, always in the same order, and `ParquetRows` is a source.
+"""Tables in Parquet files: `ParquetTable` reads them in batches, always in the same order; `ParquetRows` is a source.
 
 Files are read without Arrow's threads: these compete with our own, and may deadlock in a forked process.
 """
@@ -11,58 +11,41 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from dataclasses import dataclass
+from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quernel._machine import read_ahead
 from quernel.data import sources
-from quernel.data.sources import (
-    Array,
-    Piece,
-    RowsError,
-    Stamp,
-    check_piece,
-    check_stamp,
-    count_block_rows,
-    read_stamp,
-)
+from quernel.data.sources import Mask, Piece, RowsError, Stamp, check_piece, check_stamp, count_block_rows, read_stamp
 
-# Rows that are transposed from columns at a time: few enough to stay in the processor's cache.
-STRIP = 2048
-# Column added to rows before they are filtered: their indices in the file, for error messages.
-NUMBER = "number of the row (quernel)"
 ENDINGS = (".parquet", ".pq")
 # Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
+# Whether a column is used, by its name.
+ColumnFilter = Callable[[str], bool]
 
 
-# Reading files
+def any_column(_: str) -> bool:
+    """Filter that every column passes."""
+    return True
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group of a Parquet file.
-
-    Attributes
-    ----------
-    path, number : the file, and the index of the group in it
-    first, n_rows : index of the first row in the file, and number of rows
-    label : name of the file in messages, if that is not its path
-    """
+    """A row group of a Parquet file: its number and its first row in the file, and the name of the file in messages."""
 
     path: str
     number: int
     first: int
     n_rows: int
-    label: str = ""
+    label: str
 
     def __str__(self) -> str:
-        return f"{self.label or self.path}, row group {self.number}"
+        return f"{self.label}, row group {self.number}"
 
 
 class RowBatch(NamedTuple):
@@ -74,58 +57,29 @@ class RowBatch(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ParquetFiles:
-    """Parquet files, of whose rows only a batch is in memory at a time.
+class ParquetTable:
+    """One table in one or many Parquet files, of whose rows only a batch is in memory at a time."""
 
-    Attributes
-    ----------
-    schemas : by path, the Arrow schema
-    groups : row groups that have rows, in the order of the files
-    n_bytes : uncompressed size of all values
-    stamps : by path, what tells that a file was changed between two passes
-    filesystem : Arrow's; None is the local one
-    """
-
-    schemas: Mapping[str, Any]
-    groups: tuple[RowGroup, ...]
-    n_bytes: int
-    stamps: Mapping[str, Stamp]
-    filesystem: Any = None
-
-    @classmethod
-    def from_paths(cls, paths: Sequence[str], filesystem: Any = None, labels: Mapping[str, str] | None = None) -> Self:
-        """Read the metadata of files, which stand at their ends; `labels` are names for messages, by path."""
-        schemas, groups, n_bytes, stamps = {}, list[RowGroup](), 0, {}
-        for path in paths:
-            with explain_errors(path):
-                stamps[path] = read_stamp(path, filesystem)
-            with open_file(path, filesystem) as file, explain_errors(path):
-                schemas[path], first = file.schema_arrow, 0
-                for number in range(file.metadata.num_row_groups):
-                    found = file.metadata.row_group(number)
-                    if found.num_rows:
-                        groups.append(RowGroup(path, number, first, found.num_rows, (labels or {}).get(path, "")))
-                    first, n_bytes = first + found.num_rows, n_bytes + found.total_byte_size
-        return cls(schemas, tuple(groups), n_bytes, stamps, filesystem)
+    schema: Any  # the Arrow schema that all files are read with
+    groups: tuple[RowGroup, ...]  # those that have rows, in the order of the files
+    n_bytes: int  # uncompressed size of all values
+    stamps: Mapping[str, Stamp]  # by path, what tells that a file was changed between two passes
+    filesystem: Any = None  # Arrow's; None is the local one
+    notes: tuple[str, ...] = ()  # sentences for the user
 
     @property
     def n_rows(self) -> int:
         """Number of rows of all files."""
         return sum(group.n_rows for group in self.groups)
 
-    def select_group(self, group: RowGroup) -> Self:
-        """Return the rows of one group."""
-        return replace(self, groups=(group,))
-
     def iter_batches(
         self, columns: Sequence[str], groups: Iterable[RowGroup] | None = None, size: int | None = None
     ) -> Generator[RowBatch, None, None]:
         """Yield the rows of these groups (None: all), `size` at a time; each file is opened once."""
-        import pyarrow as pa
-
+        fields = [self.schema.field(name) for name in columns]
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
             with open_file(path, self.filesystem) as file:
-                self.check_unchanged(path)
+                check_stamp(path, self.stamps[path], self.filesystem)
                 for group in some:
                     start = 0
                     with explain_errors(str(group)):
@@ -134,14 +88,44 @@ class ParquetFiles:
                         )
                     while start < group.n_rows:
                         with explain_errors(str(group)):
-                            batch = next(batches)
-                        yield RowBatch(group, start, pa.Table.from_batches([batch]))
+                            batch = _with_types(next(batches), fields)
+                        yield RowBatch(group, start, batch)
                         start += len(batch)
-                self.check_unchanged(path)
+                check_stamp(path, self.stamps[path], self.filesystem)
 
-    def check_unchanged(self, path: str) -> None:
-        """Raise a `RowsError` if a file changed since its metadata were read."""
-        check_stamp(path, self.stamps[path], self.filesystem)
+    def read(self, columns: Sequence[str] | None = None) -> Any:
+        """Read all rows of these columns (None: all) as an Arrow table."""
+        import pyarrow as pa
+
+        names = self.schema.names if columns is None else list(columns)
+        empty = self.schema.empty_table().select(names)
+        return pa.concat_tables([empty, *(batch.table for batch in self.iter_batches(names))])
+
+
+def open_parquet(
+    paths: Sequence[str | Path],
+    labels: Mapping[str, str] | None = None,
+    needed: ColumnFilter = any_column,
+    filesystem: Any = None,
+) -> ParquetTable:
+    """Open Parquet files as one table; only their footers are read.
+
+    `labels` are names of files in messages, by path. Columns that are not needed have Arrow's null type; files may
+    differ in them.
+    """
+    schemas, groups, n_bytes, stamps = {}, list[RowGroup](), 0, {}
+    for path in map(str, paths):
+        label, first = (labels or {}).get(path, path), 0
+        with explain_errors(label):
+            stamps[path] = read_stamp(path, filesystem)
+        with open_file(path, filesystem) as file, explain_errors(label):
+            schemas[label] = file.schema_arrow
+            for number in range(file.metadata.num_row_groups):
+                found = file.metadata.row_group(number)
+                if found.num_rows:
+                    groups.append(RowGroup(path, number, first, found.num_rows, label))
+                first, n_bytes = first + found.num_rows, n_bytes + found.total_byte_size
+    return ParquetTable(_unify_schemas(schemas, needed), tuple(groups), n_bytes, stamps, filesystem)
 
 
 @contextmanager
@@ -178,45 +162,100 @@ def list_files(path: str, accepts: Callable[[Path], bool]) -> list[str]:
     return sorted(found for found in glob.glob(path, recursive=True) if os.path.isfile(found))
 
 
+# Types
+
+
+def _unify_schemas(schemas: Mapping[str, Any], needed: ColumnFilter) -> Any:
+    """Return the common Arrow schema of all files; raise with the first file and column that differ.
+
+    Types of the same kind are promoted: integers to other numbers, a column that is empty in one file to any type.
+    """
+    import pyarrow as pa
+
+    (first, _), *_ = schemas.items()
+    common: dict[str, Any] = {}
+    for label, schema in schemas.items():
+        types = {field.name: plain_type(field.type) if needed(field.name) else pa.null() for field in schema}
+        if twice := sorted({name for name in schema.names if needed(name) and schema.names.count(name) > 1}):
+            raise RowsError(f"{label} has more than one column named {twice[0]!r}. Rename them, so that each is known.")
+        for name in dict.fromkeys([*common, *types]):
+            if label != first and needed(name) and (name in common) != (name in types):
+                one, other = (label, first) if name in common else (first, label)
+                raise RowsError(f"{one} has no column {name!r}, but {other} has. Files must have the same columns.")
+            both = [kind.get(name, pa.null()) for kind in (common, types)]
+            common[name] = _common_type(*both)
+            if common[name] is None:
+                raise RowsError(f"Column {name!r} of {label} holds {both[1]}, but {both[0]} in {first}.")
+    return pa.schema([*common.items()])
+
+
+def _common_type(*both: Any) -> Any:
+    """Return the Arrow type that holds values of two others, or None if they are of different kinds."""
+    import pyarrow as pa
+
+    if both[0] != both[1]:
+        both = tuple(kind.value_type if pa.types.is_dictionary(kind) else kind for kind in both)
+    try:
+        merged = pa.unify_schemas([pa.schema([("x", kind)]) for kind in both], promote_options="permissive")
+    except pa.ArrowException:
+        return None
+    return merged.field("x").type
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the type, with string views, as polars writes them, as large strings."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
+    # Earlier versions of Arrow have no functions that recognise views.
+    return {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(str(kind), kind)
+
+
+def _with_types(batch: Any, fields: Sequence[Any]) -> Any:
+    """Return a batch as a table of these fields; large integers may lose digits as floating-point numbers."""
+    import pyarrow as pa
+
+    columns = []
+    for field in fields:
+        if pa.types.is_null(field.type):
+            columns.append(pa.nulls(len(batch)))
+            continue
+        column = batch.column(field.name)
+        if pa.types.is_dictionary(column.type) and column.type != field.type:
+            column = column.dictionary_decode()
+        columns.append(column.cast(field.type, safe=not pa.types.is_floating(field.type)))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
 # Blocks of rows
 
 
 class RowBlock(NamedTuple):
-    """Consecutive batches of a row group, by the indices of their first rows in it, and how many rows are used."""
+    """Rows of a group from `start` on, of which those of the mask are used."""
 
     group: RowGroup
-    starts: tuple[int, ...]
-    n_rows: int
+    start: int
+    used: Mask
 
 
 class BlockedRows(ABC):
-    """Row source over batches of Parquet files of which some rows may be left out.
+    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`."""
 
-    Parameters
-    ----------
-    files : ParquetFiles
-    counts : iterable of (group, start, number of rows that are used), of all batches of `count_block_rows` rows
-    n_columns : int
-        Number of columns of X.
-    """
-
-    def __init__(self, files: ParquetFiles, counts: Iterable[tuple[RowGroup, int, int]], n_columns: int) -> None:
-        self._files, self.n_columns, self.size = files, n_columns, count_block_rows(n_columns)
-        blocks: list[RowBlock] = []
-        for group, start, n_rows in counts:  # small batches, of which few rows are used, are joined
-            last = blocks[-1] if blocks else None
-            if last is not None and last.group == group and last.n_rows + n_rows <= self.size:
-                blocks[-1] = RowBlock(group, (*last.starts, start), last.n_rows + n_rows)
-            else:
-                blocks.append(RowBlock(group, (start,), n_rows))
-        self.blocks = [block for block in blocks if block.n_rows]
-        ends = np.cumsum([0, *(block.n_rows for block in self.blocks)]).tolist()
+    def __init__(self, table: ParquetTable, used: Mask, n_columns: int) -> None:
+        self.table, self.n_columns, self.size = table, n_columns, count_block_rows(n_columns)
+        self.blocks, first = list[RowBlock](), 0
+        for group in table.groups:
+            inside, first = used[first : first + group.n_rows], first + group.n_rows
+            masks = [(start, inside[start : start + self.size]) for start in range(0, group.n_rows, self.size)]
+            self.blocks += [RowBlock(group, start, mask) for start, mask in masks if mask.any()]
+        ends = np.cumsum([0, *(np.count_nonzero(block.used) for block in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows: int = ends[-1]
 
     @abstractmethod
-    def _iter_batches(self, groups: Iterable[RowGroup], X: bool) -> Iterator[tuple[RowBatch, NDArray[np.intp]]]:
-        """Yield batches of the rows that are used, and their indices in the file."""
+    def needed_columns(self, X: bool) -> list[str]:
+        """Columns to read: target and weight, with X also the inputs."""
 
     @abstractmethod
     def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:
@@ -236,28 +275,21 @@ class BlockedRows(ABC):
     def _read_blocks(self, numbers: range, X: bool) -> Generator[Piece, None, None]:
         import pyarrow as pa
 
-        wanted = {(self.blocks[k].group, start): k for k in numbers for start in self.blocks[k].starts}
-        pending: list[Any] = []
-        rows: list[NDArray[np.intp]] = []
-        for batch, indices in self._iter_batches(dict.fromkeys(group for group, _ in wanted), X):
-            k = wanted.get((batch.group, batch.start))
-            if k is None:
+        wanted = {(self.blocks[k].group, self.blocks[k].start): k for k in numbers}
+        groups = dict.fromkeys(group for group, _ in wanted)
+        for group, start, table in self.table.iter_batches(self.needed_columns(X), groups, self.size):
+            if (k := wanted.get((group, start))) is None:
                 continue
-            pending.append(batch.table)
-            rows.append(indices)
-            if batch.start == self.blocks[k].starts[-1]:
-                group, index = batch.group, np.concatenate(rows)
-                if len(index) != self.blocks[k].n_rows:
-                    raise RowsError(f"{group} has other rows than before: the file was changed while it was in use.")
+            used = self.blocks[k].used
+            rows = group.first + start + np.flatnonzero(used)
 
-                def where(row: int, group: RowGroup = group, index: NDArray[np.intp] = index) -> str:
-                    return f"{group}, row {index[row]:,} of the file (counted from 0)"
+            def where(row: int, group: RowGroup = group, rows: Any = rows) -> str:
+                return f"{group}, row {rows[row]:,} of the file (counted from 0)"
 
-                yield self._read_piece(pa.concat_tables(pending), k, X, where)
-                pending, rows = [], []
-                if k == numbers[-1]:
-                    self._files.check_unchanged(group.path)
-                    return
+            yield self._read_piece(table if used.all() else table.filter(pa.array(used)), k, X, where)
+            if k == numbers[-1]:
+                check_stamp(group.path, self.table.stamps[group.path], self.table.filesystem)
+                return
 
 
 class ParquetRows(BlockedRows):
@@ -279,7 +311,7 @@ class ParquetRows(BlockedRows):
     weight : str or None
         Column of row weights, >= 0; None for equal weights.
     filters : pyarrow expression, list of (column, operator, value), list of such lists, or None
-        Rows to keep; a list of lists is a disjunction ("or") of conjunctions ("and"). The constructor counts the rows
+        Rows to keep; a list of lists is a disjunction ("or") of conjunctions ("and"). The constructor finds the rows
         that are kept, in one pass over the columns that the filters name.
     """
 
@@ -292,26 +324,35 @@ class ParquetRows(BlockedRows):
         weight: str | None = None,
         filters: Any = None,
     ) -> None:
-        _require_pyarrow()
-        _check_names(columns, target, weight)
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise ImportError("ParquetRows needs pyarrow, which is not installed. Run: pip install pyarrow") from error
         self.target, self.weight, self.weighted = target, weight, weight is not None
-        self._filter = as_expression(filters)
-        found, filesystem, self._from_folders = find_files(paths)
-        self._files = ParquetFiles.from_paths(found, filesystem)
-        first = self._files.schemas[self.files[0]]
-        self._filtered_by = () if filters is None else columns_in_filter(self._filter, first.names)
-        self.names: tuple[str, ...] = self._choose_inputs(self.files[0]) if columns is None else tuple(columns)
-        for path in self.files:
-            self._check_schema(path, all_columns=columns is None)
-        super().__init__(self._files, self._count_rows(count_block_rows(len(self.names))), len(self.names))
+        found, filesystem, partitions = _find_files(paths)
+        kept = None if filters is None else _as_expression(filters)
+        first = open_parquet(found[:1], filesystem=filesystem).schema
+        names = [name for name in first.names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(kept))]
+        needed = any_column if columns is None else {*columns, target, weight, *names}.__contains__
+        table = open_parquet(found, needed=needed, filesystem=filesystem)
+        if columns is None and partitions:
+            raise RowsError(
+                f"The dataset has columns that are known from the names of folders only, which are not read: "
+                f"{', '.join(partitions)}. Choose the inputs with columns=."
+            )
+        numeric = [one.name for one in table.schema if _is_number(one.type) or one.name not in names]
+        self.names = tuple(name for name in numeric if name not in (target, weight)) if columns is None else (*columns,)
+        self._check_names(table, columns)
+        used = np.broadcast_to(True, table.n_rows) if filters is None else _find_kept(table, kept, names)
+        super().__init__(table, used, len(self.names))
         if not self.spans:
-            kept = "that the filters keep " if filters is not None else ""
-            raise RowsError(f"There are no rows {kept}in {self._describe_files()}.")
+            that = "that the filters keep " if filters is not None else ""
+            raise RowsError(f"There are no rows {that}in {self._describe_files()}.")
 
     @property
     def files(self) -> tuple[str, ...]:
         """Paths of the files, in the order in which they are read."""
-        return tuple(self._files.schemas)
+        return tuple(self.table.stamps)
 
     def __repr__(self) -> str:
         return f"ParquetRows({self._describe_files()}: {self.n_rows:,} rows x {self.n_columns} columns)"
@@ -319,112 +360,48 @@ class ParquetRows(BlockedRows):
     def _describe_files(self) -> str:
         return self.files[0] + (f" and {len(self.files) - 1} more files" if len(self.files) > 1 else "")
 
-    # Metadata
+    def _check_names(self, table: ParquetTable, columns: Sequence[str] | None) -> None:
+        """Raise a `RowsError` unless inputs, target and weight are different columns of numbers."""
+        if isinstance(columns, str) or not self.names:
+            raise RowsError(f"columns must be a list of names, or None for all columns of numbers; got {columns!r}.")
+        path, named = next(iter(table.stamps)), self.needed_columns(X=True)
+        for name in named:
+            if name not in table.schema.names:
+                raise RowsError(f"{path} has no column {name!r}. Its columns: {', '.join(table.schema.names[:12])}.")
+            if named.count(name) > 1:
+                raise RowsError(f"Column {name!r} is named twice among columns, target and weight.")
+            if not _is_number(kind := table.schema.field(name).type):
+                raise RowsError(
+                    f"{path}: column {name!r} holds {kind} values, not numbers. Choose other columns with columns=, "
+                    "turn it into numbers first, or use the command line, which encodes text."
+                )
 
-    def _choose_inputs(self, path: str) -> tuple[str, ...]:
-        """Return the numeric columns of a file that are neither target nor weight."""
-        if self._from_folders:
-            raise RowsError(
-                f"The dataset has columns that are known from the names of folders only, which are not read: "
-                f"{', '.join(self._from_folders)}. Choose the inputs with columns=."
-            )
-        schema, others = self._files.schemas[path], [self.target, self.weight]
-        inputs = [field for field in schema if field.name not in others]
-        for field in inputs:
-            if not is_number(field.type) and field.name not in self._filtered_by:
-                raise RowsError(_not_a_number(path, field.name, field.type))
-        chosen = tuple(field.name for field in inputs if is_number(field.type))
-        if not chosen:
-            raise RowsError(f"{path} has no column of numbers besides {', '.join(filter(None, others))}.")
-        return chosen
-
-    def _check_schema(self, path: str, all_columns: bool) -> None:
-        """Raise unless a file has the columns that are read, once each, as numbers; and, if all are read, no others."""
-        schema = self._files.schemas[path]
-        for name in self._needed(X=True):
-            count = schema.names.count(name)
-            if count == 0:
-                listed = ", ".join(schema.names[:12]) + (", ..." if len(schema.names) > 12 else "")
-                raise RowsError(f"{path} has no column {name!r}. Its columns: {listed}.")
-            if count > 1:
-                raise RowsError(f"{path} has {count} columns named {name!r}. Rename them, so that each is known.")
-            if not is_number(schema.field(name).type):
-                raise RowsError(_not_a_number(path, name, schema.field(name).type))
-        if all_columns and (more := set(self._choose_inputs(path)) - set(self.names)):
-            raise RowsError(
-                f"{path} has a column {min(more)!r}, unlike {self.files[0]}. Choose the inputs with columns=."
-            )
-        if self._filter is not None:
-            with explain_errors(f"{path} with the filters {self._filter}", remedy="Are their names and types right?"):
-                filter_table(schema.empty_table(), self._filter)
-
-    def _count_rows(self, size: int) -> Iterator[tuple[RowGroup, int, int]]:
-        """Yield the number of rows that the filters keep of each batch: one pass over the columns they name."""
-        if self._filter is None:
-            for group in self._files.groups:
-                yield from ((group, start, min(size, group.n_rows - start)) for start in range(0, group.n_rows, size))
-            return
-        for batch in self._files.iter_batches(self._filtered_by, size=size):
-            with explain_errors(str(batch.group)):
-                yield batch.group, batch.start, len(filter_table(batch.table, self._filter))
-
-    # Reading
-
-    def _needed(self, X: bool) -> list[str]:
-        """Columns to read: inputs if X, target, and weight if there is one."""
+    def needed_columns(self, X: bool) -> list[str]:
+        """Columns to read: target and weight, with X also the inputs."""
         return [*(self.names if X else ()), self.target, *([] if self.weight is None else [self.weight])]
 
-    def _iter_batches(self, groups: Iterable[RowGroup], X: bool) -> Iterator[tuple[RowBatch, NDArray[np.intp]]]:
-        """Yield batches of the rows that the filters keep, and their indices in the file."""
-        import pyarrow as pa
-
-        columns = list(dict.fromkeys([*self._needed(X), *self._filtered_by]))
-        for batch in self._files.iter_batches(columns, groups, self.size):
-            first = batch.group.first + batch.start
-            rows = np.arange(first, first + len(batch.table))
-            if self._filter is None:
-                yield batch, rows
-                continue
-            with explain_errors(str(batch.group)):
-                table = filter_table(batch.table.append_column(NUMBER, pa.array(rows)), self._filter)
-            yield batch._replace(table=table), table[NUMBER].to_numpy()
-
     def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:  # noqa: ARG002
-        """Return a table as a validated `Piece`."""
-        weight = None if self.weight is None else _to_numpy(table, [self.weight])[:, 0]
-        X_piece = _to_numpy(table, self.names) if X else None
-        piece = Piece(X_piece, _to_numpy(table, [self.target])[:, 0], weight)
+        """Return a table as a validated `Piece`; missing values become NaN."""
+        numbers = {name: table[name].cast("float64", safe=False).to_numpy() for name in table.column_names}
+        inputs = np.stack([numbers[name] for name in self.names], axis=1) if X else None
+        piece = Piece(inputs, numbers[self.target], None if self.weight is None else numbers[self.weight])
         return check_piece(piece, [f"column {name!r}" for name in (*self.names, self.target, self.weight)], where)
 
 
-def _require_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ImportError("ParquetRows needs pyarrow, which is not installed. Run: pip install pyarrow") from error
+def _is_number(kind: Any) -> bool:
+    """Whether an Arrow type converts to float64 without encoding: floats, integers and booleans."""
+    import pyarrow.types as types
+
+    return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
 
 
-def _check_names(columns: Sequence[str] | None, target: str, weight: str | None) -> None:
-    """Raise a `RowsError` unless columns, target and weight are distinct names."""
-    if isinstance(columns, str) or (columns is not None and len(columns) == 0):
-        raise RowsError(f"columns must be a list of names, or None for all columns; got {columns!r}.")
-    named = [*(columns if columns is not None else ()), target, *([] if weight is None else [weight])]
-    for name in named:
-        if not isinstance(name, str):
-            raise RowsError(f"Columns are known by their names; got {name!r}.")
-        if named.count(name) > 1:
-            raise RowsError(f"Column {name!r} is named twice among columns, target and weight.")
-
-
-def as_expression(filters: Any) -> Any:
+def _as_expression(filters: Any) -> Any:
     """Filters as a pyarrow expression: from one, or from a list, or list of lists, of (column, operator, value)."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    if filters is None or isinstance(filters, pc.Expression):
-        return filters
     try:
-        return pq.filters_to_expression(filters)
+        return filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
     except Exception as error:  # of any type: the filters are not of that form
         raise RowsError(
             "filters must be a pyarrow expression or a list of (column, operator, value), such as "
@@ -432,28 +409,31 @@ def as_expression(filters: Any) -> Any:
         ) from error
 
 
-def columns_in_filter(kept: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Columns named in a filter expression, by its text; a column too many is only read in vain."""
-    text = str(kept)
-    return tuple(name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))
-
-
-def filter_table(table: Any, kept: Any) -> Any:
-    """Filter a table, keeping the order of rows, without threads (`Table.filter` would start some)."""
+def _find_kept(table: ParquetTable, kept: Any, names: Sequence[str]) -> Mask:
+    """Return which rows a filter keeps, in one pass over the columns that it names; without Arrow's threads."""
     from pyarrow import acero
 
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    chosen = acero.Declaration("filter", acero.FilterNodeOptions(kept))
-    return acero.Declaration.from_sequence([source, chosen]).to_table(use_threads=False)
+    masks = [np.empty(0, dtype=bool)]
+    project = acero.Declaration("project", acero.ProjectNodeOptions([kept], ["kept"]))
+    with explain_errors(f"{next(iter(table.stamps))} with the filters {kept}", "Are their names and types right?"):
+        for batch in chain([table.schema.empty_table()], (batch.table for batch in table.iter_batches(names))):
+            source = acero.Declaration("table_source", acero.TableSourceNodeOptions(batch))
+            found = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)["kept"]
+            masks.append(found.fill_null(False).to_numpy())
+    return np.concatenate(masks)
 
 
-def find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
+def _find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
     """List the files of a path, a glob pattern, a folder, a list of paths, or a pyarrow dataset.
 
     Returns the paths, Arrow's file system (None is the local one), and columns that only names of folders tell.
     """
     if hasattr(paths, "get_fragments"):
-        return _list_dataset(paths)
+        if getattr(getattr(paths, "format", None), "default_extname", None) != "parquet" or not paths.files:
+            raise RowsError("The dataset must be one of Parquet files.")
+        if (getattr(paths, "_scan_options", None) or {}).get("filter") is not None:
+            raise RowsError("The dataset has a filter of its own. Give the whole dataset, and the filter as filters=.")
+        return paths.files, paths.filesystem, tuple(paths.partitioning.schema.names) if paths.partitioning else ()
     if isinstance(paths, str | os.PathLike):
         # Writers leave metadata beside the data, in files that begin with . or _
         found = list_files(
@@ -463,48 +443,7 @@ def find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
         found = [os.fspath(path) for path in paths]
     else:
         raise RowsError(f"paths must be a path, a list of paths or a pyarrow dataset; got {type(paths).__name__}.")
-    if not found:
-        raise RowsError(
-            f"No Parquet file was found at {paths!r}. Give a file, a folder, or a pattern like 'trips/*.parquet'."
-        )
-    for path in found:
+    for path in found or [repr(paths)]:
         if not os.path.isfile(path):
-            raise RowsError(f"{path} is not a file. Give Parquet files, or a folder or pattern by itself.")
+            raise RowsError(f"No Parquet file was found at {path}. Give a file, a folder, or a pattern.")
     return found, None, ()
-
-
-def _list_dataset(dataset: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
-    """Do the same of a pyarrow dataset; a filter of its own is refused, for it would be ignored."""
-    if getattr(getattr(dataset, "format", None), "default_extname", None) != "parquet":
-        raise RowsError(f"The dataset must be one of Parquet files; got a {type(dataset).__name__} of another kind.")
-    if (getattr(dataset, "_scan_options", None) or {}).get("filter") is not None:
-        raise RowsError("The dataset has a filter of its own. Give the whole dataset, and the filter as filters=.")
-    if not dataset.files:
-        raise RowsError("The dataset has no files.")
-    partition = getattr(dataset, "partitioning", None)
-    return dataset.files, dataset.filesystem, tuple(partition.schema.names) if partition is not None else ()
-
-
-def is_number(kind: Any) -> bool:
-    """Whether an Arrow type converts to float64 without encoding: floats, integers and booleans."""
-    import pyarrow.types as types
-
-    return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
-
-
-def _not_a_number(path: str, name: str, kind: Any) -> str:
-    return (
-        f"{path}: column {name!r} holds {kind} values, not numbers. Choose other columns with columns=, turn it into "
-        "numbers first, or use the command line, which encodes text."
-    )
-
-
-def _to_numpy(table: Any, names: Sequence[str]) -> Array:
-    """Columns of a table as a float64 array (m, number of names) in C order; missing values become NaN."""
-    out = np.empty((len(table), len(names)))
-    values = [table.column(name).cast("float64", safe=False).to_numpy() for name in names]
-    for start in range(0, len(table), STRIP):
-        strip = slice(start, start + STRIP)
-        for j, column in enumerate(values):
-            out[strip, j] = column[strip]
-    return out

@@ -24,8 +24,8 @@ from quernel.report.formatting import format_date, format_number, format_share, 
 from quernel.report.reliability import Group, Periods, compute_groups, compute_periods
 from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
 from quernel.tables.columns import Column
-from quernel.tables.encoded_rows import RowSample, read_numbers
 from quernel.tables.frames import as_entries, factorize
+from quernel.tables.training_data import RowSample, read_numbers
 from quernel.theory import KernelGap, effective_dimension
 from quernel.tuning.data_summary import robust_scale
 

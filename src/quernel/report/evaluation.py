@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.table_model import TableModel
+from quernel.data import ArrayRows
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import subset
 from quernel.metrics import pinball_loss
@@ -25,9 +26,8 @@ from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
 from quernel.tables import NumberColumn, TableEncoder, TableError
-from quernel.tables.encoded_rows import RowSample, read_numbers
 from quernel.tables.frames import open_frame
-from quernel.tables.training_data import StreamedTrainingData, TrainingData
+from quernel.tables.training_data import RowSample, TrainingData, read_numbers
 from quernel.tuning.data_summary import column_scales
 
 Array = NDArray[np.floating]
@@ -275,18 +275,19 @@ def evaluate_by_refitting(
     model: TableModel, training: TrainingData, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
     """Refit the same kind of model to four fifths of its training rows, or units, and evaluate it on the others."""
-    units = training.groups
-    train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered, units=units)
-    weight = None if training.weight is None else training.weight[train]
+    units, rows = training.groups, training.rows
+    assert isinstance(rows, ArrayRows)
+    train, test = held_out_rows(rows.n_rows, seed=seed, time_ordered=time_ordered, units=units)
+    weight = None if rows.weight is None else rows.weight[train]
     more = {} if units is None else {"groups" if model.interval is None else "units": units[train]}
-    refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight, **more))
+    refitted = _refit(model, lambda one: one.fit(rows.X[train], rows.y[train], sample_weight=weight, **more))
     of_units = "" if units is None else " of the units"
     at_random = f"{len(test):,} held-out rows (a random {format_share(OPTIONS.held_out, 0)}{of_units}, seed {seed})"
     on = f"the last {len(test):,} rows" if time_ordered else at_random
     fitted_to = f"the same {len(train):,} rows"
-    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
-    evaluation = _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
-    loss = _training_loss(refitted, training.X[train], training.y[train])
+    how = _describe(model, len(train), len(test), on, fitted_to, weighted=rows.weight is not None)
+    evaluation = _evaluate(refitted, rows.X, rows.y, [(train, test)], how, unseen=True)
+    loss = _training_loss(refitted, rows.X[train], rows.y[train])
     evaluation = replace(evaluation, training_loss=loss, time_ordered=time_ordered)
     if units is None or time_ordered:
         return evaluation
@@ -295,7 +296,7 @@ def evaluate_by_refitting(
 
 
 def evaluate_streamed(
-    model: TableModel, training: StreamedTrainingData, sample: RowSample, *, seed: int = 0, time_ordered: bool = False
+    model: TableModel, training: TrainingData, sample: RowSample, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
     """Do the same, with the same rows held out, for data that are not in memory.
 

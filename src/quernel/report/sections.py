@@ -42,7 +42,7 @@ from quernel.report.formatting import (
 from quernel.report.reliability import render_coverage, render_groups, render_periods
 from quernel.tables import DateColumn, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
-from quernel.tables.encoded_rows import RowSample
+from quernel.tables.training_data import RowSample
 from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]

@@ -7,7 +7,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +52,13 @@ class EncodingOptions:
     max_categories: int = 50  # how many categories have one at most, if there is no target
     max_one_hot: int = 30  # with a target: columns with more categories are encoded by means of it
     max_distinct: int = 200_000  # distinct values of text that are counted; text with more identifies rows
-    many_gaps: float = 0.3  # share of gaps in text from which they may have been a category
     min_repeats: float = 10  # repeated values that chance would bring into a column of whole numbers without any
+    # The search for columns that tell the target, and for long tails of it.
+    max_rows: int = 5000  # rows that are looked at
+    min_rows: int = 50  # with fewer, nothing is said
+    explained: float = 0.999  # share of the variance of the target from which a column tells it
+    tail: float = 1.6  # upper part of the target's range over the lower one, medians to outer quantiles
+    spread: float = 3.0  # upper over lower outer quantile
 
 
 OPTIONS = EncodingOptions()
@@ -156,17 +160,12 @@ def _encode_text(
     column = _encode_categories(name, counts, n_rows, n_missing, keep, has_target)
     if kind == "mixed":
         return column, ["mixes text with numbers or other values, and is read as categories"]
-    hint = suggest_type(counts) if kind == "text" else None
-    if hint is not None and isinstance(column, str):
-        return type(column)(f"{column}, but {hint}"), []
-    if hint is not None:
-        return column, [f"is read as categories, but {hint}"]
-    if not OPTIONS.many_gaps <= n_missing / n_rows < 1 or kind == "category":
+    hint = _suggest_type(counts) if kind == "text" else None
+    if hint is None:
         return column, []
-    return column, [
-        f"is empty in {n_missing / n_rows:.0%} of the rows. If 'None' or 'NA' is one of its categories, the reader "
-        "took it for a gap; gaps count as a category of their own"
-    ]
+    if isinstance(column, str):
+        return type(column)(f"{column}, but {hint}"), []
+    return column, [f"is read as categories, but {hint}"]
 
 
 def _count_values(entries: Entries) -> tuple[dict[str, int] | None, int]:
@@ -242,8 +241,7 @@ def encodable_kind(name: str, entries: Entries, categorical: bool = False) -> tu
     if categorical:
         if found not in ("number", "boolean", *TEXTS):
             raise TableError(
-                f"Column {name!r} holds {type_name(entries)}, and categorical is for text, numbers and booleans. Leave "
-                "it out."
+                f"Column {name!r} holds {type_name(entries)}; categorical is for text, numbers and booleans."
             )
         return "category", ""
     if found is None and type_name(entries) == "binary":  # Arrow's type for text that is not UTF-8
@@ -251,63 +249,37 @@ def encodable_kind(name: str, entries: Entries, categorical: bool = False) -> tu
     return found, f"it holds {type_name(entries)}, which is not supported"
 
 
-# What text looks like, and how to have it read as that.
-
-
-class TextFormat(NamedTuple):
-    """A way to write numbers or dates: pattern, name and, if it is not read as such, what to write instead."""
-
-    pattern: re.Pattern[str]
-    name: str
-    instead: str = ""
-
-
-# The first format that matches counts.
-FORMATS = (
-    TextFormat(re.compile(rf"(?![+-]?0\d){NUMBER.pattern}"), "numbers"),  # 01234 is a label
-    TextFormat(re.compile(r"[+-]?\d+([.,]\d+)?\s?%"), "percentages", "5 instead of 5%"),
-    TextFormat(
-        re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"), "numbers with thousands separators", "1000 for 1,000"
-    ),
-    TextFormat(re.compile(r"[+-]?[$€£¥]\s?\d[\d.,]*|[+-]?\d[\d.,]*\s?[$€£¥]"), "amounts of money", "1000 for $1,000"),
-    TextFormat(re.compile(r"[+-]?\d+,\d+"), "numbers with a decimal comma", "0.26 for 0,26"),
-    TextFormat(re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?"), "dates"),
-    TextFormat(re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}([ T].*)?"), "dates", "dates like 2020-12-31"),
-    TextFormat(re.compile(r"\d{4}([./])\d{1,2}\1\d{1,2}([ T].*)?"), "dates", "dates like 2020-12-31"),
+# What text looks like if it is not read as that: name, pattern and, if it has to be changed, how.
+LOOKS = (
+    ("numbers", re.compile(rf"(?![+-]?0\d){NUMBER.pattern}"), ""),  # 01234 is a label
+    ("dates", re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?"), ""),
+    ("dates", re.compile(r"(\d{1,2}([./-])\d{1,2}\2\d{2,4}|\d{4}([./])\d{1,2}\3\d{1,2})([ T].*)?"), "2020-12-31"),
+    ("numbers", re.compile(r"[+-]?[$€£¥]?\s?(?!0\d)\d[\d.,]*\s?[$€£¥%]?"), "1234.5"),
 )
-# Values without a format that are shown.
-MAX_SHOWN = 3
 
 
-def suggest_type(counts: Mapping[str, int]) -> str | None:
+def _suggest_type(counts: Mapping[str, int]) -> str | None:
     """Return what most of the text looks like and how to have it read as that; None for ordinary categories."""
-    found = {text: one for text in counts for one in FORMATS[::-1] if one.pattern.fullmatch(text)}
-    dates, numbers = (
-        [text for text, one in found.items() if (one.name == "dates") == wanted] for wanted in (True, False)
-    )
-    alike = max(numbers, dates, key=lambda texts: sum(counts[text] for text in texts))
-    if 2 * sum(counts[text] for text in alike) <= sum(counts.values()):
+    looks = {text: one for text in counts for one in LOOKS[::-1] if one[1].fullmatch(text)}
+    rows = Counter[str]()
+    for text, (name, _, _) in looks.items():
+        rows[name] += counts[text]
+    ((name, most),) = rows.most_common(1) or [("", 0)]
+    if 2 * most <= sum(counts.values()):
         return None
-    # The format to be changed, if there is one: "999" is a number beside "1,000", too.
-    unread, rows = [text for text in alike if found[text].instead], Counter[TextFormat]()
-    for text in unread or alike:
-        rows[found[text]] += counts[text]
-    most = max(rows, key=rows.__getitem__)
-    hint = f"most of it looks like {most.name}, such as {next(text for text in alike if found[text] is most)!r}"
+    alike = [text for text, one in looks.items() if one[0] == name]
+    unread = [text for text in alike if looks[text][2]]
+    hint = f"most of it looks like {name}, such as {(unread or alike)[0]!r}"
     if unread:
-        return f"{hint}. Write {most.instead}"
-    others = sorted((text for text in counts if text not in found), key=lambda text: (-counts[text], text))[:MAX_SHOWN]
+        return f"{hint}. Write them like {looks[unread[0]][2]}"
+    others = sorted((text for text in counts if text not in alike), key=lambda text: (-counts[text], text))[:3]
     if not others:
-        return f"{hint}. Save it as {most.name}"
+        return f"{hint}. Save it as {name}"
     which = ", ".join(f"{text!r} ({format_rows(counts[text])})" for text in others)
-    entries = ",".join(map(_quote_entry, others))
-    return f"{hint}; not {which}. If that marks a missing value in a CSV file, add --missing {shlex.quote(entries)}"
-
-
-def _quote_entry(text: str) -> str:
-    """Quote an entry of a comma-separated option, if it has a comma, quotes or outer blanks."""
-    plain = text == text.strip() and "," not in text and not text.startswith('"')
-    return text if plain else '"{}"'.format(text.replace('"', '""'))
+    plain = [text == text.strip() and not {*',"'} & {*text} for text in others]
+    quoted = [text if ok else '"{}"'.format(text.replace('"', '""')) for text, ok in zip(others, plain, strict=True)]
+    option = shlex.quote(",".join(quoted))
+    return f"{hint}; not {which}. If that marks a missing value in a CSV file, add --missing {option}"
 
 
 def format_rows(count: int) -> str:
@@ -322,31 +294,16 @@ class TableWarning(UserWarning):
     """Training data have a column that tells the target, or one that identifies rows."""
 
 
-@dataclass(frozen=True)
-class TrapOptions:
-    """Constants of the search for traps."""
-
-    max_rows: int = 5000  # rows that are looked at for columns that tell the target
-    min_rows: int = 50  # with fewer, nothing is said
-    explained: float = 0.999  # share of the variance of the target from which a column tells it
-    tail: float = 1.6  # upper part of the target's range over the lower one, medians to outer quantiles
-    spread: float = 3.0  # upper over lower outer quantile
-
-
-TRAPS = TrapOptions()
 LONG_TAIL = (
     "The target is positive and has a long right tail: its logarithm may be easier to predict, and quantiles of a "
     "logarithm are logarithms of quantiles: try --log-target, or in Python scikit-learn's "
     "TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)."
 )
-# Names of the parts of a date.
-PARTS = {"year": ("year", "yr", "yyyy"), "month": ("month", "mnth", "mon", "mm"), "day": ("day", "dd", "mday"),
-         "hour": ("hour", "hr", "hh")}  # fmt: skip
 
 
 def sampling_step(n_rows: int) -> int:
     """Return how many rows there are for each one that is looked at for columns that tell the target."""
-    return max(-(-n_rows // TRAPS.max_rows), 1)
+    return max(-(-n_rows // OPTIONS.max_rows), 1)
 
 
 def describe_leak(name: str, values: NDArray[np.generic], y: Array) -> list[Alarm]:
@@ -354,17 +311,16 @@ def describe_leak(name: str, values: NDArray[np.generic], y: Array) -> list[Alar
 
     Values are numbers, or integer codes of categories, of every `sampling_step`-th row, as is y, shape (m,).
     """
-    if len(y) < TRAPS.min_rows or not np.ptp(y) > 0:
+    if len(y) < OPTIONS.min_rows or not np.ptp(y) > 0:
         return []
     if values.dtype.kind == "f" and np.array_equal(values, y):
         return [Alarm(f"Column {name!r} equals the target. Leave it out, unless new rows have it, too.")]
-    if explained_share(values, y) <= TRAPS.explained:
+    if _explained_share(values, y) <= OPTIONS.explained:
         return []
-    remark = "predicts the target almost alone: is it known before the target is? If not, leave it out."
-    return [Alarm(f"Column {name!r} {remark}")]
+    return [Alarm(f"Column {name!r} predicts the target almost alone: if it is not known before, leave it out.")]
 
 
-def explained_share(values: NDArray[np.generic], y: Array) -> float:
+def _explained_share(values: NDArray[np.generic], y: Array) -> float:
     """Return the share of the variance of y that a column explains: numbers, or integer codes of categories.
 
     A row is predicted by its two neighbours in the order of the numbers, or by the other rows of its category.
@@ -373,13 +329,13 @@ def explained_share(values: NDArray[np.generic], y: Array) -> float:
         known = np.isfinite(values)
         order = np.argsort(values[known], kind="stable")
         target = y[known][order]
-        if len(target) < TRAPS.min_rows:
+        if len(target) < OPTIONS.min_rows:
             return 0.0
         target, predicted = target[1:-1], (target[:-2] + target[2:]) / 2
     else:
         count, total = (np.bincount(values, weights)[values] for weights in (None, y))
         several = count > 1
-        if several.sum() < TRAPS.min_rows:
+        if several.sum() < OPTIONS.min_rows:
             return 0.0
         target, predicted = y[several], (total[several] - y[several]) / (count[several] - 1)
     spread = np.var(target)
@@ -388,25 +344,12 @@ def explained_share(values: NDArray[np.generic], y: Array) -> float:
 
 def describe_tail(y: Array) -> str | None:
     """Return advice if a target is positive and has a long right tail."""
-    if len(y) < TRAPS.min_rows or not y.min() > 0:
+    if len(y) < OPTIONS.min_rows or not y.min() > 0:
         return None
     low, middle, high = np.quantile(y, [0.05, 0.5, 0.95])
-    if high < TRAPS.spread * low or high - middle < TRAPS.tail * (middle - low):
+    if high < OPTIONS.spread * low or high - middle < OPTIONS.tail * (middle - low):
         return None
     return LONG_TAIL
-
-
-def find_date_parts(names: Sequence[str]) -> str | None:
-    """Return advice if a table has year, month and day in columns of their own."""
-    lower = {name.lower(): name for name in names}
-    found = {part: next((lower[way] for way in ways if way in lower), None) for part, ways in PARTS.items()}
-    if None in (found["year"], found["month"], found["day"]):
-        return None
-    named = ", ".join(repr(name) for name in found.values() if name is not None)
-    return (
-        f"The columns {named} stand for one date. As one column, as pandas.to_datetime makes it of them, it has a "
-        "trend and cycles."
-    )
 
 
 def find_numeric_traps(frame: Frame, y: Array) -> list[Alarm]:

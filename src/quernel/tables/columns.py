@@ -21,7 +21,6 @@ from quernel.tables.frames import (
     NUMBER,
     Entries,
     Parser,
-    TableError,
     as_entries,
     factorize,
     parse_boolean,
@@ -34,7 +33,6 @@ from quernel.tables.frames import (
     to_epoch_seconds,
     to_numbers,
     to_seconds_of_day,
-    type_name,
 )
 
 Array = NDArray[np.floating]
@@ -87,12 +85,6 @@ class Markers:
     texts: frozenset[str] = frozenset(MISSING_MARKERS)
     numbers: tuple[float, ...] = ()
 
-    @classmethod
-    def from_given(cls, missing: Iterable[str]) -> Markers:
-        """Return the user's markers with the default ones."""
-        missing = tuple(missing)
-        return cls(frozenset(text_markers(missing)), number_markers(missing))
-
 
 # Columns
 
@@ -108,20 +100,11 @@ TEXTS = ("text", "category", "mixed")
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column that is read as numbers, with missing values imputed by the training median.
-
-    Parameters
-    ----------
-    name : str
-    fill : float
-        The training median.
-    flagged : bool
-        Whether a missing-value indicator is added: the training rows had missing values.
-    """
+    """A column that is read as numbers, with missing values imputed by the training median."""
 
     name: str
-    fill: float
-    flagged: bool
+    fill: float  # the training median
+    flagged: bool  # whether a missing-value indicator is added: the training rows had missing values
     kind: ClassVar[str]
     readable: ClassVar[tuple[str, ...]]
     start: ClassVar[float] = 0.0
@@ -298,15 +281,9 @@ class TargetColumn(TextColumn):
 
     Means are shrunk towards that of all rows (`shrink_means`); categories that were not seen in training have that one,
     missing values their own. Training rows are encoded by the means of the rows of other folds (`row_folds`): a mean
-    that contains the target of the row itself would tell it.
-
-    Parameters
-    ----------
-    name, categories, other, missing : as in `TextColumn`, with all categories of the training rows
-    means : ndarray of shape (T, len(categories) + 2)
-        For each target (one, or one per class), the mean of every category, of unknown ones and of missing values.
-    fold_means : ndarray of shape (folds, T, len(categories) + 2)
-        The same without the rows of each fold.
+    that contains the target of the row itself would tell it. `means` (T, len(categories) + 2) has, for each target
+    (one, or one per class), the mean of every category, of unknown ones and of missing values; `fold_means`, of shape
+    (folds, T, len(categories) + 2), the same without the rows of each fold.
     """
 
     means: Array | None = None
@@ -318,16 +295,6 @@ class TargetColumn(TextColumn):
         n_places = len(self.categories) + 2
         if self.means.ndim != 2 or self.means.shape[1] != n_places or self.fold_means.shape[1:] != self.means.shape:
             raise ValueError(f"{self.name!r} has {n_places} places, but means of shape {self.means.shape}.")
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TargetColumn):
-            return NotImplemented
-        pairs = ((self.means, other.means), (self.fold_means, other.fold_means))
-        same = (self.name, self.categories) == (other.name, other.categories)
-        return same and all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.categories))
 
     @property
     def names(self) -> list[str]:
@@ -348,16 +315,6 @@ class TargetColumn(TextColumn):
 
 
 Column: TypeAlias = NumericColumn | TextColumn
-
-
-def check_readable(column: Column, entries: Entries) -> None:
-    """Raise TableError if a column of a table is not of the kind that its encoding was fitted to."""
-    kind = entries.kind
-    if not column.can_read(kind, entries):
-        unit = ", without a unit. Turn it into numbers in the unit of those" if kind == "duration" else ""
-        raise TableError(
-            f"column {column.name!r} holds {type_name(entries)}, but the model was fitted to {column.kind}s{unit}."
-        )
 
 
 # Folds of the target statistics: with few, means that leave out a fold are those of clearly fewer rows.

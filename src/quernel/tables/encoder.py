@@ -20,7 +20,6 @@ from quernel.tables.column_stats import (
     describe_leak,
     describe_tail,
     encodable_kind,
-    find_date_parts,
     sampling_step,
 )
 from quernel.tables.columns import (
@@ -29,23 +28,23 @@ from quernel.tables.columns import (
     NumberColumn,
     TargetColumn,
     TextColumn,
-    check_readable,
+    number_markers,
     row_folds,
     sum_targets,
     text_markers,
     with_target,
 )
-from quernel.tables.frames import Frame, TableError, open_frame, suggest_name
+from quernel.tables.frames import Frame, TableError, open_frame, suggest_name, type_name
 
 Array = NDArray[np.floating]
 
 
 class FittedColumn(NamedTuple):
-    """The encoding of a column, or the reason to leave it out; remarks to follow its name; and on the target."""
+    """What was found out about a column."""
 
-    column: Column | str
-    remarks: Sequence[str] = ()
-    leaks: Sequence[str] = ()
+    column: Column | str  # its encoding, or the reason to leave it out
+    remarks: Sequence[str] = ()  # to follow its name
+    leaks: Sequence[str] = ()  # on the target
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -133,12 +132,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if all(isinstance(one.column, str) for one in found.values()):  # a column that counts is better than none
             found |= {name: fit(name, keep=True) for name in frame.names if frame.get(name).kind == "number"}
         if frame.n_rows == 1 and all(isinstance(one.column, str) for one in found.values()):
-            raise TableError(
-                "There is one sample only (n_samples=1): columns of one value say nothing. Give more rows."
-            )
+            raise TableError("There is one sample only (n_samples=1): one value says nothing. Give more rows.")
         tail = describe_tail(targets[:, 0]) if targets is not None and targets.shape[1] == 1 else None
-        advice = [sentence for sentence in (find_date_parts(frame.names), tail) if sentence is not None]
-        return self._store(found, frame.names if frame.named else None, advice)
+        return self._store(found, frame.names if frame.named else None, [] if tail is None else [tail])
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:
         """Fit the encoder and encode the training rows, with means of the target over rows of other folds.
@@ -152,15 +148,19 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
         Categories that were not seen in `fit` count as other ones; infinite numbers as missing.
         """
-        return self.encode_frame(open_frame(X, self._inputs_if_fitted()))
+        return self.encode_frame(self._open(X))
 
     def transform_training(self, X: Any, first_row: int = 0) -> Array:
         """Encode rows that the encoder was fitted to, as `fit_transform` does; `first_row` is the number of the first.
 
         The number of a row, and hence its fold, counts all rows of the fit.
         """
-        frame = open_frame(X, self._inputs_if_fitted())
+        frame = self._open(X)
         return self.encode_frame(frame, row_folds(first_row, frame.n_rows))
+
+    def _open(self, X: Any) -> Frame:
+        check_is_fitted(self)
+        return open_frame(X, self.inputs)
 
     def encode_frame(self, frame: Frame, folds: NDArray[np.intp] | None = None, *, finite: bool = False) -> Array:
         """Encode an open table, training rows with their folds, shape (n,); `finite` raises if numbers are infinite."""
@@ -177,10 +177,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             else:
                 blocks.append(column.encode(values))
         return np.concatenate(blocks, axis=1)
-
-    def _inputs_if_fitted(self) -> list[str]:
-        check_is_fitted(self)
-        return self.inputs
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Return the names of the encoded columns."""
@@ -208,7 +204,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     @property
     def markers(self) -> Markers:
         """Missing-value markers."""
-        return Markers.from_given(self.missing)
+        return Markers(frozenset(text_markers(self.missing)), number_markers(self.missing))
 
     def missing_markers(self, column: Column) -> tuple[str, ...]:
         """Return the text that marks missing values of a column, without text that was a category in training."""
@@ -235,10 +231,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             if column.name not in frame.names:
                 wrong.append(f"column {column.name!r} is missing. {suggest_name(column.name, frame.names)}")
                 continue
-            try:
-                check_readable(column, frame.get(column.name))
-            except TableError as error:
-                wrong.append(str(error))
+            entries = frame.get(column.name)
+            if not column.can_read(entries.kind, entries):
+                unit = ", without a unit. Turn it into numbers in the unit of those"
+                wrong.append(
+                    f"column {column.name!r} holds {type_name(entries)}, but the model was fitted to {column.kind}s"
+                    f"{unit if entries.kind == 'duration' else ''}."
+                )
         if wrong:
             more = f" ({len(wrong) - 1} more columns do not fit.)" if len(wrong) > 1 else ""
             raise TableError(f"{of} does not fit the model: {wrong[0]}{more}")
@@ -263,15 +262,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         column, remarks = choose_encoding(name, entries, kind, markers, keep=keep, has_target=targets is not None)
         if isinstance(column, str) or targets is None:
             return FittedColumn(column, remarks)
+        values = column.read(entries, markers)
         if isinstance(column, TargetColumn):
-            values = column.read(entries, markers)
             folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
             column = with_target(column, sum_targets(values, len(column.categories) + 2, targets, weight, folds))
         if targets.shape[1] > 1:
             return FittedColumn(column, remarks)
         step = sampling_step(len(entries))
         with np.errstate(over="ignore", invalid="ignore"):  # targets out of range are refused by estimators
-            leaks = describe_leak(name, column.read(entries.every(step), markers), targets[::step, 0])
+            leaks = describe_leak(name, values[::step], targets[::step, 0])
         return FittedColumn(column, remarks, leaks)
 
     def _store(self, found: Mapping[str, FittedColumn], names: list[str] | None, advice: Sequence[str]) -> Self:
@@ -284,14 +283,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 notes.append(Alarm(sentence) if isinstance(column, Alarm) else sentence)
                 continue
             notes += [f"Column {name!r} {remark}." for remark in remarks]
+            n = len(column.categories) if isinstance(column, TextColumn) else 0
             if isinstance(column, TargetColumn):
+                notes.append(f"Column {name!r} has {n:,} categories: means of the target stand for them.")
+            elif isinstance(column, TextColumn) and n == OPTIONS.max_categories and column.other:
                 notes.append(
-                    f"Column {name!r} has {len(column.categories):,} categories: means of the target stand for them."
-                )
-            elif isinstance(column, TextColumn) and len(column.categories) == OPTIONS.max_categories and column.other:
-                notes.append(
-                    f"Column {name!r} has more than {OPTIONS.max_categories} categories: all but the "
-                    f"{OPTIONS.max_categories} most frequent count as one."
+                    f"Column {name!r} has more than {n} categories: all but the {n} most frequent count as one."
                 )
         columns = tuple(one.column for one in found.values() if not isinstance(one.column, str))
         if not columns:
@@ -318,21 +315,19 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
 def refuse_infinite(name: str, values: Array) -> None:
     """Raise TableError if a column has infinite numbers."""
-    count = int(np.isinf(values).sum())
-    if count:
+    if count := int(np.isinf(values).sum()):
         raise TableError(
-            f"Input X contains infinity in column {name!r} ({np.isnan(values).sum()} NaN, {count} infinite). Replace "
-            "it by a number, or by NaN if the value is missing."
+            f"Input X contains infinity in column {name!r} ({count} entries). Replace it by a number or NaN."
         )
 
 
 def _refuse_empty(encoder: TableEncoder, frame: Frame) -> None:
     """Raise TableError if a table has no rows or no columns."""
-    for count, what in ((frame.n_rows, "sample"), (len(frame.names), "feature")):
+    shape = frame.n_rows, len(frame.names)
+    for count, what in zip(shape, ("sample", "feature"), strict=True):
         if count == 0:
             raise TableError(
-                f"Found array with 0 {what}(s) (shape=({frame.n_rows}, {len(frame.names)})) while a minimum of 1 is "
-                f"required by {type(encoder).__name__}."
+                f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required by {type(encoder).__name__}."
             )
 
 

@@ -11,6 +11,7 @@ import numbers
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property, partial
@@ -89,51 +90,31 @@ class Entries:
         """The values as a narwhals series, None for an array."""
         return None if isinstance(self.values, np.ndarray) else self.values
 
-    def every(self, step: int) -> Entries:
-        """Return the first of every `step` entries."""
-        return Entries(self.values[::step] if self.series is None else self.values.gather_every(step))
 
-
+@dataclass(eq=False)
 class Frame:
-    """Access to the columns of a table.
+    """Access to the columns of a table."""
 
-    Parameters
-    ----------
-    names : names of the columns; x0, x1, ... if the table has none
-    read : function from a name to the column
-    n_rows : number of rows
-    named : whether the names are the table's own
-    stored : whether columns are kept once they have been read; not those of files larger than memory
-    folds : folds (n,) of training rows; None is those of their positions
-    """
-
-    def __init__(
-        self,
-        names: list[str],
-        read: Callable[[str], Any],
-        n_rows: int,
-        *,
-        named: bool = True,
-        stored: bool = True,
-        folds: NDArray[np.intp] | None = None,
-    ) -> None:
-        self.names, self.n_rows, self.named, self.folds = names, n_rows, named, folds
-        self._read, self._stored, self._columns = read, stored, dict[str, Entries]()
+    names: list[str]  # x0, x1, ... if the table has none
+    read: Callable[[str], Any]  # from a name to the column
+    n_rows: int
+    named: bool = True  # whether the names are the table's own
+    stored: bool = True  # whether columns are kept once they have been read; not those of files larger than memory
+    folds: NDArray[np.intp] | None = None  # (n,), of training rows; None is those of their positions
+    columns: dict[str, Entries] = field(default_factory=dict)
 
     def get(self, name: str) -> Entries:
         """Return a column."""
-        if not self._stored:
-            return as_entries(self._read(name))
-        if name not in self._columns:
-            self._columns[name] = as_entries(self._read(name))
-        return self._columns[name]
+        if name in self.columns:
+            return self.columns[name]
+        entries = as_entries(self.read(name))
+        if self.stored:
+            self.columns[name] = entries
+        return entries
 
 
 def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
-    """Return access to the columns of a data frame, an Arrow table or batch, a matrix, or a dict of columns.
-
-    If some columns are named as `needed`, only these must have different names.
-    """
+    """Return access to the columns of any table; if some are named as `needed`, only these must differ in name."""
     if isinstance(table, Frame):
         return table
     if issparse(table):
@@ -163,27 +144,19 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
         if matrix.ndim == 2:
             return _open_matrix(matrix)
         raise TableError(
-            "A table is needed: pandas, polars, Arrow, an array or a dict whose values are columns, such as "
-            f"{{'size': [1, 2]}}; got {type(table).__name__}."
+            f"A table is needed: pandas, polars, Arrow, an array or a dict of columns; got {type(table).__name__}."
         ) from error
     if all(isinstance(label, str) for label in labels):
         return Frame(frame.columns, frame.get_column, len(frame))
-    positions = dict(zip(numbered_names(len(labels)), labels, strict=True))  # numbers of columns are no names
+    positions = {f"x{j}": label for j, label in enumerate(labels)}  # numbers of columns are no names
     return Frame(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
-
-
-def numbered_names(n_columns: int) -> list[str]:
-    """Return x0, x1, ..., scikit-learn's names of columns that have none."""
-    return [f"x{j}" for j in range(n_columns)]
 
 
 def _open_dict(table: dict[str, Any]) -> Frame:
     for name, values in table.items():
         typed = hasattr(values, "dtype") or hasattr(values, "type")
         if not typed and (isinstance(values, str) or np.ndim(values) != 1):
-            raise TableError(
-                f"A dict must have columns as its values, such as {{'size': [1, 2]}}; got {values!r} for {name!r}."
-            )
+            raise TableError(f"A dict must have columns as its values, such as [1, 2]; got {values!r} for {name!r}.")
     lengths = {len(values) for values in table.values()}
     if len(lengths) > 1:
         raise TableError("The columns of the dict have different lengths. Give one value per row.")
@@ -202,7 +175,12 @@ def as_entries(values: Any) -> Entries:
         import pyarrow as pa
 
         values = pa.chunked_array([values])
-    return Entries(_decode(nw.from_native(values, series_only=True)))
+    series = nw.from_native(values, series_only=True)
+    if isinstance(series.dtype, nw.Categorical) and series.implementation.is_pyarrow():
+        coded = series.to_native().type.value_type
+        if "string" not in str(coded):  # a dictionary of other values than text
+            series = nw.from_native(series.to_native().cast(coded), series_only=True)
+    return Entries(series)
 
 
 def _to_array(values: Sequence[Any]) -> NDArray[Any]:
@@ -212,15 +190,6 @@ def _to_array(values: Sequence[Any]) -> NDArray[Any]:
     objects = np.empty(len(values), dtype=object)
     objects[:] = values
     return objects
-
-
-def _decode(series: nw.Series[Any]) -> nw.Series[Any]:
-    """Return a series without Arrow's dictionary encoding, unless it encodes text."""
-    if not (isinstance(series.dtype, nw.Categorical) and series.implementation.is_pyarrow()):
-        return series
-    native = series.to_native()
-    coded = native.type.value_type
-    return series if "string" in str(coded) else nw.from_native(native.cast(coded), series_only=True)
 
 
 def _open_matrix(table: Any) -> Frame:
@@ -234,7 +203,7 @@ def _open_matrix(table: Any) -> Frame:
         )
     if matrix.dtype.kind == "c":
         raise TableError("Complex data not supported: give the real and imaginary parts as columns.")
-    names = numbered_names(matrix.shape[1])
+    names = [f"x{j}" for j in range(matrix.shape[1])]  # scikit-learn's names of columns that have none
     return Frame(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
 
 
@@ -242,19 +211,14 @@ def refuse_repeated_names(names: Sequence[Any]) -> None:
     """Raise TableError if two columns have the same name."""
     repeated = [repr(name) for name, count in Counter(names).items() if count > 1]
     if repeated:
-        raise TableError(
-            f"X has several columns of one name: {', '.join(repeated[:5])}. Rename or drop some of them, as with "
-            "X.loc[:, ~X.columns.duplicated()] in pandas."
-        )
+        raise TableError(f"X has several columns of one name: {', '.join(repeated[:5])}. Rename or drop some of them.")
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
     """Return a hint: the closest match among the known names, or the names themselves."""
     close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
     if close:
-        meant = next(k for k in known if k.lower() == close[0])
-        quoted = f" In a list, put a name with a comma in quotes: '\"{meant}\"'." if "," in meant else ""
-        return f"Did you mean {meant!r}?{quoted}"
+        return f"Did you mean {next(k for k in known if k.lower() == close[0])!r}?"
     shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
     return f"Its columns: {shown}."
 

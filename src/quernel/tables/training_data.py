@@ -1,94 +1,255 @@
-"""Training data from a table: the fitted encoder, and its encoded rows, in memory or read block by block.
+"""Training data from a table: how it is read, the fitted encoder, and its encoded rows; and samples of rows.
 
-Memory makes no difference to what is learnt: of files, the encoder reads one column at a time, and
-`StreamedTrainingData.load` collects the encoded rows where they fit in memory. `prepare` does the same for a table that
-is in memory already. From very long tables the encoder learns by some of their rows.
+Memory makes no difference to what is learnt: of files, the encoder reads one column at a time, and `TrainingData.load`
+collects the encoded rows where they fit in memory. From very long tables the encoder learns by some of their rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from quernel.data.dask import DaskRows
+from quernel.data.parquet import BlockedRows, ParquetTable
+from quernel.data.sources import ArrayRows, Mask, Piece, check_piece
 from quernel.tables.column_stats import LONG_TAIL
-from quernel.tables.columns import row_folds
-from quernel.tables.encoded_rows import EncodedRows, ReadOptions, encode_rows, join_pieces, read_numbers
+from quernel.tables.columns import NumberColumn, number_markers, row_folds
+from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
-from quernel.tables.formats import ParquetTable, kind_of_type
-from quernel.tables.frames import Frame, TableError, as_entries, factorize
+from quernel.tables.frames import Frame, TableError, as_entries, factorize, suggest_name, to_numbers
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from distributed import Client
 
 Array = NDArray[np.floating]
-# All rows of some columns, in batches that are the same for all columns.
-Batches: TypeAlias = Callable[[Sequence[str]], Iterable[pa.Table]]
-
 # Rows from which an encoder learns at most, but for a batch: memory for a column, the target and their copies is about
 # 75 bytes a row.
 MAX_LEARNT_ROWS = 10_000_000
+# Bounds on the sampled rows of a table larger than memory, and the share of memory for their encoded matrix.
+MIN_SAMPLE, MAX_SAMPLE, MEMORY_SHARE = 1000, 100_000, 0.25
+# Dask: the address of a cluster to be started on this machine, and seconds in which a scheduler must answer.
+LOCAL, TIMEOUT = "local", 5
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a table is read as training data."""
+
+    target: str  # the numeric column to predict
+    columns: Sequence[str] | None = None  # the input columns; None is all but the target, the weights and the groups
+    exclude: Sequence[str] = ()  # columns that are not to be used
+    weights: str | None = None  # the column of sample weights
+    groups: str | None = None  # that of group labels; rows of one are never split between training and validation
+    log_target: bool = False  # whether to fit the logarithm of the target
+    missing: Sequence[str] = ()  # missing-value markers besides NA, NULL and the like; also those of new data
+    categorical: Sequence[str] = ()  # input columns whose numbers or booleans are categories
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the target and of the weights, if there are any."""
+        return [self.target, *([] if self.weights is None else [self.weights])]
+
+    def csv_options(self) -> CsvOptions:
+        """Return how CSV files are read: categorical columns as text, with these missing-value markers."""
+        return CsvOptions(tuple(self.missing), tuple(self.categorical))
+
+    def uses(self, name: str) -> bool:
+        """Whether a column is used, be it as input, target, weights or groups."""
+        if name in self.exclude:
+            return False
+        return self.columns is None or name in (*self.columns, self.target, self.weights, self.groups)
+
+    def input_columns(self, schema: pa.Schema) -> list[str]:
+        """Return the names of the input columns, after checking every named column.
+
+        Raise if one is missing, if target or weights are not numeric, or if a categorical column is not an input.
+        """
+        named = (self.target, self.weights, self.groups, *(self.columns or ()), *self.exclude)
+        for name in named:
+            if name is not None and name not in schema.names:
+                raise TableError(f"There is no column {name!r}. {suggest_name(name, schema.names)}")
+        for name, role in ((self.target, "target"), (self.weights, "column of weights")):
+            kind = None if name is None else schema.field(name).type
+            if kind is not None and not is_numeric(kind):
+                raise TableError(
+                    f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or declare missing-value "
+                    "markers of a CSV file by --missing."
+                )
+        left_out = (self.target, self.weights, self.groups, *self.exclude)
+        inputs = [name for name in self.columns or schema.names if name not in left_out]
+        for name in self.categorical:
+            if name not in schema.names:
+                raise TableError(f"There is no column {name!r} for --categorical. {suggest_name(name, schema.names)}")
+            if name not in inputs:
+                raise TableError(f"Column {name!r} is no input column. Remove it from --categorical.")
+        return inputs
+
+
+def kind_of_type(arrow_type: pa.DataType) -> str | None:
+    """Return the kind of a column of this Arrow type."""
+    return as_entries(pa.chunked_array([], arrow_type)).kind
+
+
+def is_numeric(arrow_type: pa.DataType) -> bool:
+    """Whether a column of this Arrow type can be a target: numbers, booleans, or nothing at all."""
+    return kind_of_type(arrow_type) in ("number", "boolean", "duration", "nothing")
+
+
+def read_numbers(table: pa.Table | pa.RecordBatch, name: str, missing: Sequence[str] = ()) -> Array:
+    """Return a column of an Arrow table as numbers, shape (n,), missing values and their markers as NaN."""
+    if pa.types.is_null(table.schema.field(name).type):
+        return np.full(len(table), np.nan)
+    values = np.ascontiguousarray(to_numbers(as_entries(table[name])))
+    return np.where(np.isin(values, number_markers(missing)), np.nan, values) if missing else values
+
+
+def has_infinite(encoder: TableEncoder, table: pa.Table) -> Mask:
+    """Which rows of a table have an infinite input, treated as missing; shape (n,)."""
+    found = np.zeros(len(table), dtype=bool)
+    for column in encoder.columns_:
+        if isinstance(column, NumberColumn):
+            found |= np.isinf(column.parse(as_entries(table[column.name]), encoder.markers))
+    return found
+
+
+def read_targets(table: pa.Table, options: ReadOptions) -> tuple[Array, Array | None]:
+    """Return the target, or its logarithm, and the weights of rows that have a target."""
+    y = read_numbers(table, options.target)
+    weight = None if options.weights is None else read_numbers(table, options.weights)
+    if options.log_target and np.any(y <= 0):
+        raise TableError(
+            f"The logarithm needs positive targets, but {options.target!r} is {y[np.argmax(y <= 0)]:g} in a row. Leave "
+            "out --log-target, or those rows."
+        )
+    if weight is not None and not np.all(np.isfinite(weight) & (weight >= 0)):
+        raise TableError(
+            f"The weight column {options.weights!r} has entries that are missing, infinite or negative. Weights must "
+            "be 0 or more; 0 leaves a row out."
+        )
+    return np.log(y) if options.log_target else y, weight
+
+
+def needed_columns(encoder: TableEncoder, options: ReadOptions, X: bool = True) -> list[str]:
+    """Return the columns to read: target and weights, with X also the inputs."""
+    return list(dict.fromkeys([*(encoder.inputs if X else ()), *options.outputs]))
+
+
+def encode_rows(
+    table: pa.Table,
+    encoder: TableEncoder,
+    options: ReadOptions,
+    first_row: int = 0,
+    X: bool = True,
+    where: Callable[[int], str] = "Row {:,} (counted from 0)".format,
+) -> Piece:
+    """Encode training rows, which have a target, and check them.
+
+    `first_row` is the number of the first one among all training rows, and `where` describes the place of a row.
+    """
+    inputs = np.ascontiguousarray(encoder.transform_training(table, first_row)) if X else None
+    labels = [f"column {name!r}" for name in (*encoder.names, options.target, options.weights)]
+    return check_piece(Piece(inputs, *read_targets(table, options)), labels, where)
+
+
+class EncodedRows(BlockedRows):
+    """Rows of a table with a target (those of the mask `used`), encoded as they are read; a `RowSource`."""
+
+    names = None  # table models have column names in the encoder: as with data in memory, the estimator gets none
+
+    def __init__(self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> None:
+        self.encoder, self.options, self.weighted = encoder, options, options.weights is not None
+        super().__init__(table, used, len(encoder.names))
+
+    def needed_columns(self, X: bool) -> list[str]:
+        """Columns to read: target and weight, with X also the inputs."""
+        return needed_columns(self.encoder, self.options, X)
+
+    def _read_piece(self, table: pa.Table, k: int, X: bool, where: Callable[[int], str]) -> Piece:
+        """Return the encoded rows of block k."""
+        return encode_rows(table, self.encoder, self.options, self.spans[k].start, X, where)
+
+
+# A cluster, whose workers read and encode the rows: none is sent to this process, and every worker must see the files
+# under the same paths.
+
+
+@contextmanager
+def connect(address: str) -> Iterator[Client]:
+    """Yield a client of the cluster at this address or, for "local", of one on this machine, closed at the end."""
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise ImportError("--dask needs Dask. Run: pip install 'dask[array,distributed]'") from error
+    if address == LOCAL:
+        with (
+            LocalCluster(host="127.0.0.1", processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
+        return
+    try:
+        # A client that cannot connect would otherwise stay Dask's default one and break its later computations.
+        client = Client(address, timeout=TIMEOUT, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConnectionError(
+            f"No Dask scheduler answers at {address!r}. Give the address of a running one, such as "
+            f"tcp://127.0.0.1:8786, or {LOCAL!r} to start one here."
+        ) from error
+    with client, client.as_current():
+        yield client
+
+
+def dask_rows(table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> DaskRows:
+    """Return the encoded rows as Dask arrays, a chunk for every row group, computed by the workers."""
+    import dask.array as da
+    from dask import delayed
+
+    encode, select = delayed(_encode_group, pure=True), delayed(Piece.__getitem__, pure=True)
+    chunks, first, first_row = [], 0, 0
+    for group in table.groups:
+        inside = used[first : first + group.n_rows]
+        if size := int(inside.sum()):
+            chunks.append((encode(replace(table, groups=(group,)), encoder, options, inside, first_row), size))
+        first, first_row = first + group.n_rows, first_row + size
+
+    def concatenate(place: int, *shape: int) -> da.Array:
+        return da.concatenate(
+            [da.from_delayed(select(piece, place), (size, *shape), dtype=float) for piece, size in chunks]
+        )
+
+    weight = None if options.weights is None else concatenate(2)
+    return DaskRows(concatenate(0, len(encoder.names)), concatenate(1), weight)
+
+
+def _encode_group(
+    table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask, first_row: int
+) -> Piece:
+    """Encode a table of one row group, whose first row with a target has this number among all; runs on a worker."""
+    return encode_rows(table.read(needed_columns(encoder, options)).filter(used), encoder, options, first_row)
+
+
+# Training data
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Training data in memory, encoded as numbers.
+    """Training data, encoded as numbers."""
 
-    Attributes
-    ----------
-    encoder : TableEncoder
-    X : array (n, d)
-    y : array (n,), the target or its logarithm
-    weight : array (n,) or None
-    dropped : number of rows without a target, or with an infinite one; these are not among the n
-    notes : sentences for the user, on columns left out and the like
-    groups : hashes (n,) of the group labels, or None
-    infinite : number of the dropped rows that have an infinite target
-    """
-
-    encoder: TableEncoder
-    X: Array
-    y: Array
-    weight: Array | None
-    dropped: int
-    notes: tuple[str, ...]
-    groups: NDArray[np.uint64] | None = None
-    infinite: int = 0
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows with a target."""
-        return len(self.y)
-
-    @property
-    def target_range(self) -> tuple[float, float]:
-        """Minimum and maximum of y."""
-        return float(self.y.min()), float(self.y.max())
-
-
-@dataclass(frozen=True, eq=False)
-class StreamedTrainingData:
-    """Training data in files, encoded as they are read; as `TrainingData`, but for the rows.
-
-    Attributes
-    ----------
-    table : ParquetTable, the files
-    options : ReadOptions
-    encoder : TableEncoder
-    rows : a row source of X, y and weights, for estimators
-    notes, groups, infinite, target_range : as in `TrainingData`
-    """
-
-    table: ParquetTable
+    table: pa.Table | ParquetTable
     options: ReadOptions
     encoder: TableEncoder
-    rows: EncodedRows | DaskRows
-    notes: tuple[str, ...]
-    groups: NDArray[np.uint64] | None
-    infinite: int
+    rows: ArrayRows | EncodedRows | DaskRows  # of the rows with a target: inputs, target (or its logarithm), weights
+    notes: tuple[str, ...]  # sentences for the user, on columns left out and the like
+    groups: NDArray[np.uint64] | None  # hashes (n,) of the group labels
+    infinite: int  # number of rows that have an infinite target, and are left out
     target_range: tuple[float, float]
 
     @property
@@ -99,97 +260,85 @@ class StreamedTrainingData:
     @property
     def dropped(self) -> int:
         """Number of rows without a target, or with an infinite one."""
-        return self.table.n_rows - self.n_rows
+        return _count_rows(self.table) - self.n_rows
 
     @property
     def n_bytes(self) -> int:
         """Memory that the table and its encoded rows would take."""
-        return self.table.n_bytes + 8 * self.n_rows * (len(self.encoder.names) + 2)
+        return int(getattr(self.table, "n_bytes", 0)) + 8 * self.n_rows * (len(self.encoder.names) + 2)
 
     def load(self) -> TrainingData:
         """Return the same training data in memory."""
         assert isinstance(self.rows, EncodedRows)
-        piece = join_pieces(self.rows.stream(range(len(self.rows.spans))))
-        assert piece.X is not None
-        return TrainingData(
-            self.encoder, piece.X, piece.y, piece.weight, self.dropped, self.notes, self.groups, self.infinite
-        )
+        pieces = zip(*self.rows.stream(range(len(self.rows.spans))), strict=True)
+        X, y, weight = (None if part[0] is None else np.concatenate(part) for part in pieces)
+        return replace(self, rows=ArrayRows(X, y, weight))  # type: ignore[arg-type]
 
 
-# Encoded training data, in memory or out of core.
-AnyTrainingData: TypeAlias = TrainingData | StreamedTrainingData
-
-
-def prepare(table: pa.Table, options: ReadOptions) -> TrainingData:
-    """Choose the input columns of an Arrow table, leave out rows without a target, fit the encoder and apply it."""
-    encoder, targets, groups = _learn(table.schema, lambda columns: [table.select(columns)], len(table), options)
-    X, y, weight = encode_rows(table.filter(pa.array(targets.finite)), encoder, options)
-    assert X is not None
-    return TrainingData(encoder, X, y, weight, len(table) - len(y), encoder.notes_, groups, targets.infinite)
-
-
-def prepare_files(
-    table: ParquetTable, options: ReadOptions, make_rows: Callable[..., EncodedRows | DaskRows] = EncodedRows
-) -> StreamedTrainingData:
+def prepare(
+    table: pa.Table | ParquetTable,
+    options: ReadOptions,
+    make_rows: Callable[..., EncodedRows | DaskRows] = EncodedRows,
+) -> TrainingData:
     """Choose the input columns, leave out rows without a target, and fit the encoder, to one column at a time.
 
-    Memory is needed for the target, the weights and one column of at most about `MAX_LEARNT_ROWS` rows, evenly spaced
-    batches of longer tables; and for a byte of every row, or nine if there are groups. `make_rows` makes the row
-    source; `dask_rows` leaves the rows with the workers of a cluster.
+    Of files, memory is needed for the target, the weights and one column of at most about `MAX_LEARNT_ROWS` rows,
+    evenly spaced batches of longer tables; and for a byte of every row, or nine if there are groups. `make_rows` makes
+    the source of their rows; `dask_rows` leaves the rows with the workers of a cluster.
     """
-
-    def batches(columns: Sequence[str]) -> Iterable[pa.Table]:
-        return (batch.table for batch in table.iter_batches(columns))
-
-    encoder, targets, groups = _learn(table.schema, batches, table.n_rows, options)
-    rows = make_rows(table, encoder, options, targets.finite)
-    ends = np.log([targets.low, targets.high]) if options.log_target else (targets.low, targets.high)
-    return StreamedTrainingData(
-        table, options, encoder, rows, (*table.notes, *encoder.notes_), groups, targets.infinite,
-        (float(ends[0]), float(ends[1])),
-    )  # fmt: skip
-
-
-def _learn(
-    schema: pa.Schema, batches: Batches, n_rows: int, options: ReadOptions
-) -> tuple[TableEncoder, Targets, NDArray[np.uint64] | None]:
-    """Fit the encoder to the rows with a target; return it, what is known of the targets, and hashes of groups."""
-    inputs = options.input_columns(schema)
+    inputs, n_rows = options.input_columns(table.schema), _count_rows(table)
     if not inputs:
         raise TableError("The table has no usable input column. There is none besides the target.")
     step = max(-(-n_rows // MAX_LEARNT_ROWS), 1)
-    targets = _read_targets(batches, options, step)
+    targets = _read_all_targets(table, options, step)
 
     def read_column(name: str, step: int = step) -> Any:
-        kind, first, chunks = schema.field(name).type, 0, []
+        kind, first, chunks = table.schema.field(name).type, 0, []
         if kind_of_type(kind) is None:  # which is not encoded: its values are not needed
             return pa.chunked_array([], kind)
-        for number, batch in enumerate(batches([name])):
-            finite = targets.finite[first : first + len(batch)]
+        for number, batch in enumerate(_iter_tables(table, [name])):
             if number % step == 0:
-                chunks += (batch[name] if finite.all() else batch[name].filter(pa.array(finite))).chunks
+                chunks += batch[name].filter(pa.array(targets.finite[first : first + len(batch)])).chunks
             first += len(batch)
         return pa.chunked_array(chunks, kind)
 
     kept = [name for name in options.columns or () if name in inputs]
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
-    y = np.log(targets.y) if options.log_target else targets.y
     encoder.fit(
-        Frame(inputs, read_column, len(y), stored=False, folds=targets.folds if step > 1 else None), y, targets.weight
+        Frame(inputs, read_column, len(targets.y), stored=False, folds=targets.folds), targets.y, targets.weight
     )
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
     if step > 1:
-        sentence = f"The encoding of columns was learnt from {len(y):,} rows, evenly spaced among {n_rows:,}."
+        sentence = f"The encoding of columns was learnt from {len(targets.y):,} rows, evenly spaced among {n_rows:,}."
         encoder.notes_ = (*encoder.notes_, sentence)
     groups = None if options.groups is None else _hash_labels(read_column(options.groups, 1), options.groups)
-    return encoder, targets, groups
+    if isinstance(table, pa.Table):
+        X, y, weight = encode_rows(table.filter(pa.array(targets.finite)), encoder, options)
+        assert X is not None
+        rows: ArrayRows | EncodedRows | DaskRows = ArrayRows(X, y, weight)
+    else:
+        rows = make_rows(table, encoder, options, targets.finite)
+    notes = (*getattr(table, "notes", ()), *encoder.notes_)
+    return TrainingData(table, options, encoder, rows, notes, groups, targets.infinite, (targets.low, targets.high))
+
+
+def _count_rows(table: pa.Table | ParquetTable) -> int:
+    return table.num_rows if isinstance(table, pa.Table) else table.n_rows
+
+
+def _iter_tables(table: pa.Table | ParquetTable, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield all rows of some columns, in batches that are the same for all columns."""
+    if isinstance(table, pa.Table):
+        yield table.select(columns)
+    else:
+        yield from (batch.table for batch in table.iter_batches(columns))
 
 
 class Targets(NamedTuple):
     """Which rows have a target, (n,), its range, how many are infinite; and y, weights and folds of the learnt rows."""
 
-    finite: NDArray[np.bool_]
+    finite: Mask
     low: float
     high: float
     infinite: int
@@ -198,54 +347,77 @@ class Targets(NamedTuple):
     folds: NDArray[np.intp]
 
 
-def _read_targets(batches: Batches, options: ReadOptions, step: int) -> Targets:
+def _read_all_targets(table: pa.Table | ParquetTable, options: ReadOptions, step: int) -> Targets:
     """Read and check target and weights of all rows; those of every `step`-th batch are learnt from."""
-    finite, learnt, low, high, n_used, counts = [], [], np.inf, -np.inf, 0, np.zeros(4, dtype=int)
-    for number, batch in enumerate(batches(options.outputs)):
-        target = read_numbers(batch, options.target)
+    finite, learnt, low, high, infinite, n_used = [], [], np.inf, -np.inf, 0, 0
+    for number, batch in enumerate(_iter_tables(table, options.outputs)):
+        target = read_numbers(batch, options.target, options.missing)
         finite.append(np.isfinite(target))
-        y = target[finite[-1]]
-        weight = np.ones(1) if options.weights is None else read_numbers(batch, options.weights)[finite[-1]]
+        y, weight = read_targets(batch.filter(pa.array(finite[-1])), options)
         low, high = float(y.min(initial=low)), float(y.max(initial=high))
-        counts += [np.isinf(target).sum(), (y <= 0).sum(), (~np.isfinite(weight)).sum(), (weight < 0).sum()]
+        infinite += int(np.isinf(target).sum())
         if number % step == 0:
-            learnt.append((y, weight, row_folds(n_used, len(y) if step > 1 else 0)))
+            learnt.append((y, weight, row_folds(n_used, len(y))))
         n_used += len(y)
-    infinite, not_positive, missing, negative = counts.tolist()
-    _check_targets(sum(map(len, finite)), low, not_positive, missing, negative, options)
-    y, weight, folds = (np.concatenate(part) for part in zip(*learnt, strict=True))
-    return Targets(np.concatenate(finite), low, high, infinite, y, None if options.weights is None else weight, folds)
-
-
-def _check_targets(
-    n_rows: int, low: float, not_positive: int, missing: int, negative: int, options: ReadOptions
-) -> None:
-    """Raise if there is no target, or one without a logarithm where that is needed, or if a weight is not valid."""
-    if n_rows == 0:
-        raise TableError("The table has no rows: there is nothing to learn from.")
-    if low == np.inf:
-        raise TableError(
-            f"The target {options.target!r} is missing in all {n_rows:,} rows: there is nothing to learn from."
-        )
-    if options.log_target and not_positive:
-        raise TableError(
-            f"The logarithm needs positive targets, but {not_positive:,} values of {options.target!r} are not "
-            f"(the smallest is {low:g}). Leave out --log-target, or those rows."
-        )
-    if missing or negative:
-        what = f"{missing:,} missing or infinite" if missing else f"{negative:,} negative"
-        raise TableError(
-            f"The weight column {options.weights!r} has {what} entries. Weights must be 0 or more; 0 leaves a row out."
-        )
+    if n_used == 0:
+        raise TableError(f"The target {options.target!r} is missing in all rows: there is nothing to learn from.")
+    ys, weights, folds = zip(*learnt, strict=True)
+    weight = None if options.weights is None else np.concatenate(weights)
+    return Targets(np.concatenate(finite), low, high, infinite, np.concatenate(ys), weight, np.concatenate(folds))
 
 
 def _hash_labels(column: pa.ChunkedArray, name: str) -> NDArray[np.uint64]:
     """Return a hash of every group label, equal for equal labels; raise if a row has none."""
     labels, index = factorize(as_entries(column))
-    empty = int(np.sum(index < 0))
-    if empty:
+    if empty := int(np.sum(index < 0)):
         raise TableError(
             f"The group column {name!r} is empty in {empty:,} of {len(index):,} rows. Fill it, or leave those rows out."
         )
     codes = [int.from_bytes(blake2b(label.encode(), digest_size=8).digest()) for label in labels]
     return np.array(codes, dtype=np.uint64)[index]
+
+
+# Samples
+
+
+@dataclass(frozen=True, eq=False)
+class RowSample:
+    """Sampled rows, in their order."""
+
+    table: pa.Table
+    row: NDArray[np.intp]  # (m,), the index of each among all rows
+    target_row: NDArray[np.intp]  # (m,), its index among the rows with a target
+    n_rows: int  # number of all rows
+    n_counted: int  # of those with a target
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all rows."""
+        return len(self.row) == self.n_rows
+
+
+def choose_sample_size(n_columns: int, memory: float) -> int:
+    """Return the number of rows of a sample with this many encoded columns, given the bytes allowed."""
+    return min(max(int(MEMORY_SHARE * memory / (8 * n_columns)), MIN_SAMPLE), MAX_SAMPLE)
+
+
+def sample_rows(
+    table: ParquetTable, columns: Sequence[str], target: str, limit: int, seed: int, missing: Sequence[str] = ()
+) -> RowSample:
+    """Return a random sample of at most `limit` rows, those without a target included, in one pass.
+
+    `missing` are markers of missing targets.
+    """
+    n_rows = table.n_rows
+    chosen = np.arange(n_rows)
+    if n_rows > limit:
+        chosen = np.sort(np.random.default_rng(seed).choice(n_rows, limit, replace=False, shuffle=False))
+    names = list(dict.fromkeys([*columns, target]))
+    parts, before, first, n_counted = [table.schema.empty_table().select(names)], [np.empty(0, dtype=np.intp)], 0, 0
+    for batch in table.iter_batches(names):
+        finite = np.isfinite(read_numbers(batch.table, target, missing))
+        inside = chosen[np.searchsorted(chosen, first) : np.searchsorted(chosen, first + len(finite))] - first
+        parts.append(batch.table.take(inside))
+        before.append(n_counted + (np.cumsum(finite) - finite)[inside])
+        first, n_counted = first + len(finite), n_counted + int(finite.sum())
+    return RowSample(pa.concat_tables(parts), chosen, np.concatenate(before), n_rows, n_counted)
