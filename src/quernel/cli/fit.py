@@ -104,11 +104,7 @@ def fit(
         estimation.place_shapes(estimator, training.encoder)
         interval = intervals.wrap(estimator, estimation.levels)
         doing = "Fitting and calibrating" if interval else "Fitting"
-        what = (
-            "a kernel and forests"
-            if choice.name == "tabular"
-            else format_count(len(estimation.levels), "quantile level")
-        )
+        what = "a kernel and forests" if choice.name == "tabular" else _count_levels(estimation.levels)
         text = f"{doing} {what} on {training.n_rows:,} rows", f"estimator: {choice.name}, {choice.reason}"
         more: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
         if training.groups is not None:
@@ -291,3 +287,7 @@ def print_model(summary: dict[str, Any]) -> None:
     console.print(f"Model: [bold]{escape(name)}[/] ({summary['bytes'] / 1000:,.0f} kB)")
     command = f"quernel predict {shlex.quote(name)} NEW_DATA --out PREDICTIONS.csv"
     errors.print(f"Next: {escape(command)}", soft_wrap=True)  # on one line, to be pasted
+
+
+def _count_levels(levels: list[float]) -> str:
+    return format_count(len(levels), "quantile level")
