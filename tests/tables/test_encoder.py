@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from quernel import TableEncoder
 from quernel.tables import DateColumn, TableError, TextColumn
 from quernel.tables.frames import as_entries
 from quernel.tables.training_data import ReadOptions, prepare
@@ -340,3 +341,16 @@ def test_categories_that_are_large_numbers_or_decimals():
     ]
     as_text = pa.table({name: table[name].cast(pa.string()) for name in table.column_names})
     np.testing.assert_array_equal(encoder.transform(as_text), encoder.transform(table))
+
+
+def test_dates_in_parts_and_text_that_a_reader_took_for_gaps_are_called_out():
+    rng = np.random.default_rng(0)
+    alley = np.where(np.arange(200) % 3, "None", "gravel")
+    frame = pd.DataFrame({"Year": 2020.0, "month": rng.integers(1, 13, 200), "day": rng.integers(1, 29, 200)})
+    y = rng.random(200)
+    given = TableEncoder().fit(frame.assign(alley=alley), y)
+    read = TableEncoder().fit(frame.assign(alley=np.where(alley == "None", None, alley)), y)
+    assert any("'Year', 'month', 'day' stand for one date" in note for note in given.notes_)
+    assert not any("took it for a gap" in note for note in given.notes_)
+    assert any("'alley' is empty in 66%" in note and "took it for a gap" in note for note in read.notes_)
+    assert not any("one date" in note for note in TableEncoder().fit(frame.drop(columns="day"), y).notes_)

@@ -53,6 +53,7 @@ class EncodingOptions:
     max_one_hot: int = 30  # with a target: columns with more categories are encoded by means of it
     max_distinct: int = 200_000  # distinct values of text that are counted; text with more identifies rows
     min_repeats: float = 10  # repeated values that chance would bring into a column of whole numbers without any
+    many_gaps: float = 0.3  # share of missing text from which it may have been a category
     # The search for columns that tell the target, and for long tails of it.
     max_rows: int = 5000  # rows that are looked at
     min_rows: int = 50  # with fewer, nothing is said
@@ -162,7 +163,8 @@ def _encode_text(
         return column, ["mixes text with numbers or other values, and is read as categories"]
     hint = _suggest_type(counts) if kind == "text" else None
     if hint is None:
-        return column, []
+        empty = kind == "text" and OPTIONS.many_gaps <= n_missing / n_rows < 1
+        return column, [GAPS.format(share=n_missing / n_rows)] if empty else []
     if isinstance(column, str):
         return type(column)(f"{column}, but {hint}"), []
     return column, [f"is read as categories, but {hint}"]
@@ -294,6 +296,12 @@ class TableWarning(UserWarning):
     """Training data have a column that tells the target, or one that identifies rows."""
 
 
+GAPS = (
+    "is empty in {share:.0%} of the rows. If 'None' or 'NA' is one of its categories, the reader took it for a gap; "
+    "gaps count as a category of their own"
+)
+# Names of the parts of a date that make one together.
+DATE_PARTS = (("year", "yr", "yyyy"), ("month", "mnth", "mon", "mm"), ("day", "dd", "mday"))
 LONG_TAIL = (
     "The target is positive and has a long right tail: its logarithm may be easier to predict, and quantiles of a "
     "logarithm are logarithms of quantiles: try --log-target, or in Python scikit-learn's "
@@ -367,3 +375,13 @@ def find_numeric_traps(frame: Frame, y: Array) -> list[Alarm]:
     ]
     step = sampling_step(len(y))
     return notes + [note for name, column in numbers.items() for note in describe_leak(name, column[::step], y[::step])]
+
+
+def describe_date_parts(names: Sequence[str]) -> str | None:
+    """Return advice if a table has year, month and day in columns of their own."""
+    lower = {name.lower(): name for name in names}
+    found = [next((lower[part] for part in parts if part in lower), None) for parts in DATE_PARTS]
+    if None in found:
+        return None
+    named = ", ".join(map(repr, found))
+    return f"The columns {named} stand for one date: as one column, by pandas.to_datetime, it has a trend and cycles."

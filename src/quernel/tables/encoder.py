@@ -17,6 +17,7 @@ from quernel.tables.column_stats import (
     OPTIONS,
     Alarm,
     choose_encoding,
+    describe_date_parts,
     describe_leak,
     describe_tail,
     encodable_kind,
@@ -134,7 +135,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if frame.n_rows == 1 and all(isinstance(one.column, str) for one in found.values()):
             raise TableError("There is one sample only (n_samples=1): one value says nothing. Give more rows.")
         tail = describe_tail(targets[:, 0]) if targets is not None and targets.shape[1] == 1 else None
-        return self._store(found, frame.names if frame.named else None, [] if tail is None else [tail])
+        advice = [sentence for sentence in (describe_date_parts(frame.names), tail) if sentence is not None]
+        return self._store(found, frame.names if frame.named else None, advice)
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:
         """Fit the encoder and encode the training rows, with means of the target over rows of other folds.
