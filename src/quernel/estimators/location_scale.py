@@ -116,7 +116,7 @@ def fit_location_scale(
     model, values, columns = _fit_shared_kernel(summary, n_components, groups, rng, everything)
     if len(rows.y) < OPTIONS.rows_per_column * rows.X.shape[1]:
         n_folds = int(np.clip(OPTIONS.wide_rows // len(rows.y), *OPTIONS.wide_folds))
-        folds = _draw_folds(len(rows.y), n_folds, groups, rng)
+        folds = draw_folds(len(rows.y), n_folds, groups, rng)
         for fold in range(n_folds):
             test, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
             if len(test) > 0 and len(train) > 0 and not stop_requested():
@@ -140,7 +140,7 @@ def _fit_shared_kernel(
     large = int(summary.n_rows >= OPTIONS.large)
     landmarks = Nystroem(learn_kernel(summary), n_components or OPTIONS.landmarks[large], landmarks="distinct")
     landmarks.fit(rows.X, sample_weight=share)
-    folds = _draw_folds(len(share), OPTIONS.folds[large], groups, rng)
+    folds = draw_folds(len(share), OPTIONS.folds[large], groups, rng)
     order = np.argsort(folds, kind="stable")  # so that the rows of a fold are a slice
     X, y, share = rows.X[order], rows.y[order], share[order]
     Phi = np.empty((len(X), landmarks.n_components_ + 1))
@@ -176,7 +176,7 @@ def _add_constant(Phi: Array) -> Array:
     return np.column_stack([Phi, np.full(len(Phi), OPTIONS.intercept)])
 
 
-def _draw_folds(n_rows: int, n_folds: int, groups: Index | None, rng: np.random.Generator) -> Index:
+def draw_folds(n_rows: int, n_folds: int, groups: Index | None, rng: np.random.Generator) -> Index:
     """Fold of each row, shape (n_rows,), the same for all rows of a group."""
     labels = np.arange(n_rows) if groups is None else groups
     n_labels = int(labels.max()) + 1
@@ -340,7 +340,7 @@ def _fit_all_rows(
     are those of the sample.
     """
     location, scale = sample_fits
-    folds = _draw_folds(everything.n_rows, OPTIONS.folds[1], everything.groups, rng).astype(np.int8)
+    folds = draw_folds(everything.n_rows, OPTIONS.folds[1], everything.groups, rng).astype(np.int8)
     sample_folds, floor = folds[everything.index[order]], OPTIONS.floor * middle
 
     def location_target(y: Array, Phi: Array, fold: Index) -> Array:  # noqa: ARG001

@@ -136,7 +136,7 @@ def _check_combination(model: Any) -> None:
         ("dtype", ("float64",), "dtype='float64'"),
         ("fit_intercept", (True,), "fit_intercept=True"),
     ):
-        if getattr(model, name) not in able:
+        if getattr(model, name, able[0]) not in able:
             raise ValueError(f"{what} need {remedy}; got {name}={getattr(model, name)!r}.")
     if getattr(model, "tails", None) is not None:
         raise ValueError(
@@ -148,7 +148,8 @@ def _check_combination(model: Any) -> None:
         )
     if model.n_components == "exact":
         raise ValueError(f"{what} are for features, not for n_components='exact'. Use sampling='landmarks' instead.")
-    if model.convex and np.ndim(model.quantiles) and np.size(model.quantiles) > 1 and model.noncrossing == "rearrange":
+    several = np.ndim(model.quantiles) and np.size(model.quantiles) > 1
+    if model.convex and several and getattr(model, "noncrossing", None) == "rearrange":
         raise ValueError(
             "convex keeps its shape only if levels are not sorted. Use noncrossing='joint' with several levels (or "
             "None); got noncrossing='rearrange'."

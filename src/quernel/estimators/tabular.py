@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from functools import partial
@@ -18,10 +18,25 @@ from quernel._validation import check_positive, check_share
 from quernel.data import ArrayRows, DaskRows, Piece
 from quernel.data.sources import split_blocks
 from quernel.estimators.base import KernelEstimator, input_range
-from quernel.estimators.inputs import as_frame_like, blockwise, level_names, sample_rows, source_of, warn_of_traps
+from quernel.estimators.inputs import (
+    FitData,
+    as_frame_like,
+    blockwise,
+    level_names,
+    sample_rows,
+    source_of,
+    warn_of_traps,
+)
 from quernel.estimators.levels import SAME, QuantileFunction
 from quernel.estimators.location_scale import AllRows
-from quernel.estimators.tabular_parts import GRID, PARTS, estimate_stages, fit_parts
+from quernel.estimators.shaped_parts import (
+    ShapedParts,
+    describe_violation,
+    estimate_shaped_stages,
+    fit_shaped_parts,
+)
+from quernel.estimators.shapes import Shapes, check_shapes, has_shapes, resolve_shapes
+from quernel.estimators.tabular_parts import GRID, PARTS, Parts, estimate_stages, fit_parts
 from quernel.estimators.tails import TailsMixin
 from quernel.estimators.validation import (
     check_groups,
@@ -63,11 +78,12 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         Levels that `predict` returns unless it is given others, and that `score` judges; the fit does not depend on
         them.
     parts : sequence of names, default=("kernel", "residual_forest", "forest")
-        The parts to fit. Tables of fewer than 30 different rows have the forest only.
+        The parts to fit. Tables of fewer than 30 different rows have the forest only. With shapes, "kernel" is a must
+        and "forest" left out: grown on y, it has none.
     n_trees : int, default=100
         Trees of each forest.
     n_components : int or "auto", default="auto"
-        Landmarks of the kernel; "auto" is 1,000, or the number of rows if that is smaller.
+        Landmarks of the kernel; "auto" is 1,000, with shapes 300, or the number of rows if that is smaller.
     calibrate : bool, default=True
         Whether to correct the levels by out-of-bag rows.
     tails : {None, "pareto"}, default=None
@@ -78,12 +94,22 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
     tail_level : float or "auto", default="auto"
         With tails, the level from which on there is a tail, 0.8 or more, and 1 minus it on the other side. "auto" is
         the outermost of 0.8, 0.9 and 0.95 that about 200 rows exceed, or 0.8.
+    monotone : dict from columns to 1 or -1, or None, default=None
+        Columns, by name or position, with which all quantiles rise (1) or fall (-1), all else being equal, such as
+        ``{"mileage": -1}``. With this or a parameter below, the fit is another one: a constrained kernel, and a forest
+        of the other columns that moves its levels (docs/shapes.md).
+    convex : dict from columns to 1 or -1, or None, default=None
+        Columns in which all quantiles are convex (1) or concave (-1).
+    lower, upper : float or None, default=None
+        Bounds of y, which all quantiles observe.
     max_rows : int, default=50_000
         Rows from which bandwidths are learned and trees are grown, at most: a random sample of more. The kernel's
-        coefficients are those of all rows, which are read block by block.
+        coefficients are those of all rows, which are read block by block. With shapes nothing is fitted to other rows,
+        and the kernel to 10,000 at most.
     max_seconds : float or None, default=None
         Time limit. After it the search for bandwidths and ridges ends at the best found, and forests have the trees
-        grown so far, at least 10; tails have a simpler scale. The kernel fits themselves are not cut short.
+        grown so far, at least 10; tails have a simpler scale. The kernel fits themselves are not cut short. With
+        shapes they are: rows of folds that were not fitted in time judge nothing.
     random_state : int, RandomState, Generator or None, default=None
         Seed of folds and trees; the same integer gives the same model, to the bit and whatever the order of the rows.
     verbose : int, default=0
@@ -91,12 +117,17 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
 
     Attributes
     ----------
-    parts_ : Parts
+    parts_ : Parts, or ShapedParts with shapes
         The fitted parts.
     shares_ : dict from names of parts to their weights, which sum to 1
-        Parts without weight are left out, here and in `parts_`.
+        Parts without weight are left out, here and in `parts_`. With shapes, how far levels are those of the kernel,
+        and those of the forest.
     duality_gap_ : ndarray of shape (2,), or None without a kernel
-        Relative duality gaps of the kernel ridge regressions, of m and of log s.
+        Relative duality gaps of the kernel ridge regressions, of m and of log s; with shapes, (5,), those of the
+        constrained quantile regressions at the levels 0.05, 0.25, 0.5, 0.75 and 0.95.
+    shape_violation_ : dict from shapes to float, or None without any
+        Largest violation of `monotone` and `convex` by these levels, in units of y, at rows and values that the fit did
+        not check (docs/shapes.md). Bounds hold everywhere.
     stopped_by_ : "time limit", "interrupt" or None
         What ended the fit early.
     lower_tail_, upper_tail_ : ParetoTail or None
@@ -127,6 +158,13 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
     (4, 2)
     """
 
+    # So that files of models without them can be read.
+    monotone: Mapping[str | int, int] | None = None
+    convex: Mapping[str | int, int] | None = None
+    lower: float | None = None
+    upper: float | None = None
+    shape_violation_: dict[str, float] | None = None
+
     def __init__(
         self,
         quantiles: float | ArrayLike = 0.5,
@@ -137,6 +175,10 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         calibrate: bool = True,
         tails: str | None = None,
         tail_level: float | str = "auto",
+        monotone: Mapping[str | int, int] | None = None,
+        convex: Mapping[str | int, int] | None = None,
+        lower: float | None = None,
+        upper: float | None = None,
         max_rows: int = 50_000,
         max_seconds: float | None = None,
         random_state: Any = None,
@@ -149,6 +191,10 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         self.calibrate = calibrate
         self.tails = tails
         self.tail_level = tail_level
+        self.monotone = monotone
+        self.convex = convex
+        self.lower = lower
+        self.upper = upper
         self.max_rows = max_rows
         self.max_seconds = max_seconds
         self.random_state = random_state
@@ -184,29 +230,35 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         rng = as_generator(self.random_state)
         rows, labels, everything = read_rows(header, X, y, sample_weight, groups, int(self.max_rows), rng)
         n_rows = rows.n_rows if everything is None else everything.n_rows
+        shapes = self._read_shapes(header, rows)
         tail_levels = self._choose_tail_levels(None, rows)
+        estimate = estimate_stages if shapes is None else estimate_shaped_stages
         with (
             stopping(self.max_seconds, interruptible=True) as stop,
             listening(print_progress) if self.verbose else nullcontext(),
-            staged(partial(estimate_stages, n_rows, rows.X.shape[1], self.parts)),
+            staged(partial(estimate, n_rows, rows.X.shape[1], self.parts)),
         ):
-            parts, tails = fit_parts(
-                rows,
-                labels,
-                tuple(self.parts),
-                n_trees=int(self.n_trees),
-                n_components=None if isinstance(self.n_components, str) else int(self.n_components),
-                calibrate=bool(self.calibrate),
-                rng=rng,
-                everything=everything,
-                tail_levels=tail_levels,
-            )
+            settings: dict[str, Any] = {
+                "n_trees": int(self.n_trees),
+                "n_components": None if isinstance(self.n_components, str) else int(self.n_components),
+                "calibrate": bool(self.calibrate),
+                "rng": rng,
+            }
+            parts: Parts | ShapedParts
+            violation: dict[str, float] | None = None
+            if shapes is None:
+                parts, tails = fit_parts(
+                    rows, labels, tuple(self.parts), everything=everything, tail_levels=tail_levels, **settings
+                )
+            else:
+                parts, tails = fit_shaped_parts(rows, labels, self.parts, shapes, **settings), (None, None)
+                violation = describe_violation(parts, shapes, rows.X)
             reason = stop.reason
-        smooth = parts.location_scale
         self.__dict__ = vars(header) | {
             "parts_": parts,
             "shares_": dict(parts.shares),
-            "duality_gap_": None if smooth is None else smooth.duality_gap,
+            "duality_gap_": parts.duality_gap,
+            "shape_violation_": violation,
             "stopped_by_": reason,
             "lower_tail_": tails[0],
             "upper_tail_": tails[1],
@@ -287,9 +339,11 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
                 f"kernel: {getattr(kernel, 'full_name', kernel)}, {len(smooth.coef):,} landmarks; relative duality gap "
                 f"{smooth.duality_gap[0]:.1e} (location), {smooth.duality_gap[1]:.1e} (log scale)"
             )
-        lines += map(str, self._attached_tails())
+        shaped = isinstance(self.parts_, ShapedParts)
+        lines += self.parts_.describe() if shaped else map(str, self._attached_tails())
         if self.n_sampled_ < self.n_rows_:
-            lines.append(f"bandwidths and forests: {self.n_sampled_:,} of {self.n_rows_:,} rows, drawn at random")
+            what = "kernel and forest" if shaped else "bandwidths and forests"
+            lines.append(f"{what}: {self.n_sampled_:,} of {self.n_rows_:,} rows, drawn at random")
         if self.stopped_by_ is not None:
             lines.append(f"ended early: {self.stopped_by_}")
         return "\n".join(lines)
@@ -313,6 +367,18 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds, instead=", or None")
         self._check_tails()
+        check_shapes(self)
+        if has_shapes(self) and "kernel" not in given:
+            raise ValueError(
+                f"Shapes are those of the kernel, a part that parts={given!r} does not have. Add 'kernel'."
+            )
+
+    def _read_shapes(self, header: Any, rows: ArrayRows) -> Shapes | None:
+        """The shapes, whose columns are found among those that validation wrote on the header; None without any."""
+        if not has_shapes(self):
+            return None
+        names, encoder = getattr(header, "feature_names_in_", None), getattr(header, "encoder_", None)
+        return resolve_shapes(self, FitData(rows, names, encoder))
 
     def _curves(self, X: Array, levels: Array | None = None) -> Array:
         """Quantiles at these levels, or at `quantiles_`, in their order, (n, q)."""

@@ -160,6 +160,16 @@ class Parts:
     residuals: SortedValues | None = None
     residual_forest: QuantileForest | None = None
 
+    @property
+    def kernel_size(self) -> int | None:
+        """Number of landmarks of the kernel, None without one."""
+        return None if self.location_scale is None else len(self.location_scale.coef)
+
+    @property
+    def duality_gap(self) -> Array | None:
+        """Relative duality gaps of the kernel, (2,), None without one."""
+        return None if self.location_scale is None else self.location_scale.duality_gap
+
     def keep(self, shares: dict[str, float]) -> Parts:
         """These weights, and only what the parts with a weight need."""
         smooth = bool(shares.keys() & {"kernel", "residual_forest"})
@@ -219,7 +229,7 @@ def fit_parts(
     """
     weight = rows.share()
     draft, smooth, grown = Parts({}, Calibration.identity()), None, {}
-    if any(name != "forest" for name in names) and _has_distinct_rows(rows.X, KERNEL.min_rows):
+    if any(name != "forest" for name in names) and has_distinct_rows(rows.X, KERNEL.min_rows):
         enter_stage(KERNEL_STAGE)
         location_scale, (m, s), columns = fit_location_scale(DataSummary(rows), n_components, groups, rng, everything)
         z = np.clip((rows.y - m) / s, -OPTIONS.z_limit, OPTIONS.z_limit)
@@ -230,10 +240,10 @@ def fit_parts(
     if "residual_forest" in fitted and smooth is not None:
         enter_stage(RESIDUAL_STAGE)
         inputs = np.column_stack([rows.X, *smooth[2:]])
-        grown["residual_forest"] = grow_forest(inputs, _standardize(z, weight), weight, n_trees, rng, groups)
+        grown["residual_forest"] = grow_forest(inputs, standardize(z, weight), weight, n_trees, rng, groups)
     if "forest" in fitted:
         enter_stage(FOREST_STAGE)
-        grown["forest"] = grow_forest(rows.X, _standardize(rows.y, weight), weight, n_trees, rng, groups)
+        grown["forest"] = grow_forest(rows.X, standardize(rows.y, weight), weight, n_trees, rng, groups)
     enter_stage(LAST_STAGE)
     held_out = _HeldOut(rows, smooth, grown, rng)
     for name, forest in grown.items():
@@ -340,12 +350,12 @@ def _choose_leaves(draft: Parts, held_out: _HeldOut, name: str, forest: Forest, 
     return chosen
 
 
-def _has_distinct_rows(X: Array, least: int) -> bool:
+def has_distinct_rows(X: Array, least: int) -> bool:
     """Whether X has at least so many distinct rows."""
     return len(np.unique(X[: 20 * least], axis=0)) >= least or len(np.unique(X, axis=0)) >= least
 
 
-def _standardize(values: Array, share: Array) -> Array:
+def standardize(values: Array, share: Array) -> Array:
     """Values without outliers, mean 0 and standard deviation 1, shape (n,): what trees are grown on.
 
     Rounded, so that rounding error, as from another unit of y, does not decide between equally good cuts.

@@ -46,7 +46,7 @@ FORMAT = 1
 MODULES = (
     *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "multiclass", "splits")),
     *(f"estimators.{name}" for name in ("tabular", "tabular_parts", "forest_weights", "location_scale", "tails")),
-    "estimators.inference",
+    *("estimators.inference", "estimators.shaped_parts"),
     *(
         "conformal.regressor",
         "conformal.methods",

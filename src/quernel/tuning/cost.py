@@ -302,6 +302,7 @@ class TabularCost:
     trees: tuple[float, float] = (6e-5, 1.1e-5)  # per row of both forests, and per row and column
     judged_rows: int = 4000
     judging: tuple[float, float, float] = (0.04, 1.5e-4, 2e-5)  # constant, per judged row, per row
+    shaped: float = 4e-3  # per row: the kernel with shapes, on all rows and without each of five folds
 
 
 def estimate_tabular_seconds(n: int, d: int) -> float:
@@ -320,6 +321,12 @@ def estimate_tabular_stages(n: int, d: int) -> tuple[float, float, float]:
     judging = own.judging[0] + own.judging[1] * min(n, own.judged_rows) + own.judging[2] * n
     unit = own.speed / _speed()
     return kernel * unit, forests * unit, judging * unit
+
+
+def estimate_shaped_seconds(n: int) -> float:
+    """Estimate the seconds of the kernel of a `TabularQuantileRegressor` with shapes that is fitted to n rows."""
+    own = TabularCost()
+    return own.shaped * n * own.speed / _speed()
 
 
 @cache

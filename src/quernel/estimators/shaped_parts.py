@@ -1,0 +1,430 @@
+"""`TabularQuantileRegressor` with shapes: a kernel that has them, and a forest that moves levels only.
+
+    Q(tau | x) = K(U(tau | x_free) | x)
+
+- K(u | x), the smooth part: quantile curves of a `KernelQuantileRegressor` under the shape constraints, at some levels.
+  Between two levels it is their weighted mean; beyond the outer ones a constant is added or, on the side of a bound,
+  the mean with the bound is taken. Weights and constants depend on u alone, hence K(u | x) has the shapes at every
+  level u, wherever the fitted curves have them.
+- U(tau | x_free), the local part: levels between 0 and 1, the conditional quantiles of F(y | x), F being the
+  distribution function of K out of fold. A forest finds them from the columns without a shape: it is the local part
+  projected onto functions that do not depend on the constrained columns. Where all others are equal U is constant.
+
+Both increase, K in u and U in tau, so that levels never cross. Levels are blended and calibrated as normal scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+from sklearn.base import clone
+
+from quernel.data import ArrayRows
+from quernel.estimators.forest_weights import QuantileForest, SortedValues, grow_forest
+from quernel.estimators.levels import rearrange
+from quernel.estimators.location_scale import OPTIONS as KERNEL
+from quernel.estimators.location_scale import LocationScale, draw_folds
+from quernel.estimators.quantile import KernelQuantileRegressor
+from quernel.estimators.shapes import Shapes, clip_to_bounds, measure_violation
+from quernel.estimators.tabular_parts import (
+    GRID,
+    KERNEL_STAGE,
+    LAST_STAGE,
+    RESIDUAL_STAGE,
+    STACKING,
+    Calibration,
+    has_distinct_rows,
+    mean_pinball,
+    randomized_pit,
+    standardize,
+)
+from quernel.estimators.tabular_parts import OPTIONS as PARTS_OPTIONS
+from quernel.estimators.warnings import convergence_not_warned
+from quernel.losses import weighted_quantiles
+from quernel.solvers.progress import enter_stage, stop_requested
+from quernel.tuning.cost import estimate_shaped_seconds, estimate_tabular_stages
+from quernel.tuning.data_summary import DataSummary
+
+Array = NDArray[np.floating]
+Index = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class ShapedOptions:
+    """Constants of the fit with shapes."""
+
+    levels: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the kernel's curves
+    n_components: int = 300  # landmarks of the kernel
+    max_rows: int = 10_000  # to which the kernel is fitted, at most
+    folds: int = 5
+    # Beside the ridge weight of a kernel on its own, larger ones are tried, in units that do not depend on those of y:
+    # a forest finds what is local, and smooth curves hardly leave their shape between rows and grid values. The
+    # largest is taken whose loss on held-out rows exceeds the lowest by no more than a share.
+    alphas: tuple[float, ...] = (1e-4, 1e-3)
+    tolerated: float = 0.05
+    pilot_rows: int = 2000
+    pilot_trees: int = 30
+
+
+OPTIONS = ShapedOptions()
+SCORES = ndtri(np.array(OPTIONS.levels))
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothQuantiles:
+    """K(u | x): quantile curves with shapes, and what is beyond the outer ones.
+
+    Attributes
+    ----------
+    model : KernelQuantileRegressor, fitted at `OPTIONS.levels`
+    below, above : ndarrays of shape (k,), non-decreasing away from the outer level, where they are 0: distances from
+        the outer curve at the levels of `GRID` beyond it or, with a bound, shares of the distance to the bound
+    """
+
+    model: KernelQuantileRegressor
+    below: Array
+    above: Array
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless there is a distance for every level."""
+        if self.below.shape != BELOW.shape or self.above.shape != ABOVE.shape:
+            raise ValueError("the outer levels of a smooth part are not those of fits")
+
+    def curves(self, X: Array) -> Array:
+        """Curves of the kernel at these rows, (n, 5), sorted."""
+        return predict_curves(self.model, X)
+
+    def at(self, curves: Array, scores: Array) -> Array:
+        """Quantiles at levels given as ascending normal scores (n, q) of rows with these curves (n, 5); shape (n, q).
+
+        All operations are monotone in the curves, rounding included, for given scores.
+        """
+        right = np.clip(np.searchsorted(SCORES, scores), 1, len(SCORES) - 1)
+        part = np.clip((scores - SCORES[right - 1]) / (SCORES[right] - SCORES[right - 1]), 0.0, 1.0)
+        low, high = (np.take_along_axis(curves, one, axis=1) for one in (right - 1, right))
+        values = np.clip((1 - part) * low + part * high, low, high)
+        lower, upper = self.model.lower, self.model.upper
+        values = move_outwards(values, np.interp(scores, BELOW, self.below), lower, -1.0)
+        values = move_outwards(values, np.interp(scores, ABOVE, self.above), upper, 1.0)
+        return np.maximum.accumulate(clip_to_bounds(self.model, values), axis=1)
+
+
+# Normal scores of the grid's levels beyond the outer curves, with these.
+BELOW = np.append(ndtri(GRID[OPTIONS.levels[0] - GRID > 1e-9]), SCORES[0])
+ABOVE = np.append(SCORES[-1], ndtri(GRID[GRID - OPTIONS.levels[-1] > 1e-9]))
+
+
+def move_outwards(values: Array, far: Array, bound: float | None, sign: float) -> Array:
+    """Values moved by a distance in the direction of `sign`, or by a share of what is left to the bound."""
+    return values + sign * far if bound is None else (1 - far) * values + far * bound
+
+
+def predict_curves(model: KernelQuantileRegressor, X: Array) -> Array:
+    """Curves of a kernel fit (n, q), uncrossed and within its bounds, without warnings of rows that extrapolate.
+
+    Sorting keeps curves monotone. The larger of two convex curves is convex, the smaller of two concave ones concave.
+    """
+    curves, bends = model._decision_function(X), {sign for sign in (model.convex or {}).values() if sign}
+    if bends == {1}:
+        return np.maximum.accumulate(curves, axis=1)
+    if bends == {-1}:
+        return np.minimum.accumulate(curves[:, ::-1], axis=1)[:, ::-1]
+    return rearrange(curves, model.quantiles_)
+
+
+@dataclass(frozen=True, eq=False)
+class ShapedParts:
+    """Fitted parts of a model with shapes.
+
+    Attributes
+    ----------
+    shares : dict of the weights of "kernel", for levels as they are, and of "residual_forest", for those of the forest
+    calibration : Calibration of the levels
+    smooth : SmoothQuantiles
+    free : ndarray of int, positions of the columns without a shape, which the forest sees
+    notes : sentences on what holds
+    residual_forest : QuantileForest of normal scores of F(y | x), or None
+    forest, location_scale : None, as in `Parts` without these
+    """
+
+    shares: dict[str, float]
+    calibration: Calibration
+    smooth: SmoothQuantiles
+    free: Index
+    notes: tuple[str, ...]
+    residual_forest: QuantileForest | None = None
+    forest: ClassVar[QuantileForest | None] = None
+    location_scale: ClassVar[LocationScale | None] = None
+
+    @property
+    def kernel_size(self) -> int:
+        """Number of landmarks of the kernel and of trends."""
+        return int(self.smooth.model.n_components_)
+
+    @property
+    def duality_gap(self) -> Array:
+        """Relative duality gaps of the kernel's levels, (5,)."""
+        return self.smooth.model.duality_gap_
+
+    def describe(self) -> list[str]:
+        """Lines on the kernel and on the shapes."""
+        kernel, gap = self.smooth.model.kernel_, self.duality_gap.max()
+        name = getattr(kernel, "full_name", kernel)
+        return [
+            f"kernel: {name}, {self.kernel_size:,} landmarks and trends; relative duality gap {gap:.1e}",
+            *self.notes,
+        ]
+
+    def predict(self, X: Array, levels: Array) -> Array:
+        """Quantiles of the rows of X, shape (n, q), at ascending levels (q,)."""
+        scores = np.broadcast_to(ndtri(self.calibration(levels)), (len(X), len(levels)))
+        if self.residual_forest is not None:
+            local = self.residual_forest.quantiles(X[:, self.free], self.calibration(levels))
+            scores = blend(scores, local, self.shares["residual_forest"])
+        return self.smooth.at(self.smooth.curves(X), scores)
+
+
+def blend(scores: Array, local: Array, share: float) -> Array:
+    """Normal scores of levels, moved towards those of the forest."""
+    return (1 - share) * scores + share * local
+
+
+def fit_shaped_parts(
+    rows: ArrayRows,
+    groups: Index | None,
+    names: Sequence[str],
+    shapes: Shapes,
+    *,
+    n_trees: int,
+    n_components: int | None,
+    calibrate: bool,
+    rng: np.random.Generator,
+) -> ShapedParts:
+    """Fit the kernel with its shapes, the forest of levels, their weights and the calibration."""
+    free = np.setdiff1d(np.arange(rows.X.shape[1]), shapes.columns)
+    local = "residual_forest" in names and len(free) > 0 and has_distinct_rows(rows.X, KERNEL.min_rows)
+    enter_stage(KERNEL_STAGE)
+    kernel = _make_kernel(shapes, n_components, rng)
+    if local:
+        kernel = _choose_ridge(kernel, rows, groups, free, rng)
+    model, (known, curves) = _fit_kernel(kernel, rows, groups, rng)
+    notes = shapes.describe()
+    if len(known) == 0:  # no time for any fold
+        smooth = SmoothQuantiles(model, np.zeros_like(BELOW), np.zeros_like(ABOVE))
+        return ShapedParts({"kernel": 1.0}, Calibration.identity(), smooth, free, notes)
+    judged = _Judged(rows, curves, known, model, rng)
+    enter_stage(RESIDUAL_STAGE)
+    share, forest = 0.0, None
+    if local:
+        labels = None if groups is None else np.unique(groups[known], return_inverse=True)[1]
+        _, share, forest = judged.fit_forest(free, n_trees, labels, rng)
+    enter_stage(LAST_STAGE)
+    calibration = judged.calibrate(forest, share, rng) if calibrate else Calibration.identity()
+    shares = {"kernel": 1 - share, "residual_forest": share}
+    kept = {name: float(one) for name, one in shares.items() if one > 0}
+    return ShapedParts(kept, calibration, judged.smooth, free, notes, None if forest is None else forest.cut)
+
+
+def _make_kernel(shapes: Shapes, n_components: int | None, rng: np.random.Generator) -> KernelQuantileRegressor:
+    """The unfitted smooth part."""
+    mixed = len(set(shapes.convex.values())) > 1
+    asked: dict[str, Any] = {"monotone": dict(shapes.monotone), "convex": dict(shapes.convex)}
+    return KernelQuantileRegressor(
+        list(OPTIONS.levels),
+        **asked,
+        lower=shapes.lower,
+        upper=shapes.upper,
+        noncrossing=("joint" if mixed else None) if shapes.convex else "rearrange",
+        n_components=n_components or OPTIONS.n_components,
+        sampling="landmarks",
+        recalibrate=False,
+        random_state=int(rng.integers(2**31)),
+    )
+
+
+def _choose_ridge(
+    kernel: KernelQuantileRegressor, rows: ArrayRows, groups: Index | None, free: Index, rng: np.random.Generator
+) -> KernelQuantileRegressor:
+    """The kernel with bandwidths of a fit without shapes, and its ridge weight or a larger one.
+
+    Ridge weights are compared together with a forest, on some rows, and without shapes, which take much longer.
+    """
+    free_kernel = clone(kernel).set_params(monotone=None, convex=None, lower=None, upper=None, noncrossing="rearrange")
+    with convergence_not_warned():
+        alone = _fit_some(clone(free_kernel), rows, _draw_rows(len(rows.y), OPTIONS.max_rows, rng))
+    larger = [alpha for one in OPTIONS.alphas if (alpha := one / DataSummary(rows).target_scale) > alone.alpha_]
+    some = _draw_rows(len(rows.y), OPTIONS.pilot_rows, rng)
+    pilot = ArrayRows(rows.X[some], rows.y[some], None if rows.weight is None else rows.weight[some])
+    labels = None if groups is None else np.unique(groups[some], return_inverse=True)[1]
+    losses = []
+    for alpha in [alone.alpha_, *larger] if larger else ():
+        own, one = np.random.default_rng(0), _fix(free_kernel, alone.kernel_, alpha)  # the same folds and bags
+        known, curves = _predict_folds(one, pilot, labels, np.ones(pilot.n_rows, dtype=bool), own)
+        if len(known) < pilot.n_rows:  # out of time
+            break
+        losses.append(_Judged(pilot, curves, known, one, own).fit_forest(free, OPTIONS.pilot_trees, labels, own)[0])
+    good = [k for k, loss in enumerate(losses) if loss <= (1 + OPTIONS.tolerated) * min(losses)]
+    return _fix(kernel, alone.kernel_, [alone.alpha_, *larger][max(good, default=0)])
+
+
+def _fix(model: KernelQuantileRegressor, kernel: Any, alpha: float) -> KernelQuantileRegressor:
+    """The unfitted model with this kernel and ridge weight."""
+    return clone(model).set_params(kernel=kernel, bandwidth="auto", alpha=alpha)
+
+
+def _draw_rows(n_rows: int, most: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Mask (n_rows,) of all rows, or of some of many."""
+    some = np.zeros(n_rows, dtype=bool)
+    some[rng.permutation(n_rows)[:most]] = True
+    return some
+
+
+def _fit_kernel(
+    kernel: KernelQuantileRegressor, rows: ArrayRows, groups: Index | None, rng: np.random.Generator
+) -> tuple[KernelQuantileRegressor, tuple[Index, Array]]:
+    """The kernel fitted to the rows, or some of many, and `_predict_folds` of all rows."""
+    used = _draw_rows(len(rows.y), OPTIONS.max_rows, rng)
+    model = _fit_some(clone(kernel), rows, used)
+    return model, _predict_folds(_fix(kernel, model.kernel_, model.alpha_), rows, groups, used, rng)
+
+
+def _predict_folds(
+    kernel: KernelQuantileRegressor,
+    rows: ArrayRows,
+    groups: Index | None,
+    used: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> tuple[Index, Array]:
+    """Curves (n, 5) at the rows of fits to `used` ones of other folds, and the rows for which there was the time.
+
+    Other curves are NaN.
+    """
+    folds = draw_folds(len(rows.y), OPTIONS.folds, groups, rng)
+    curves = np.full((len(rows.y), len(OPTIONS.levels)), np.nan)
+    with convergence_not_warned():
+        for fold in range(OPTIONS.folds):
+            train, test = used & (folds != fold), folds == fold
+            if stop_requested() or not train.any() or not test.any():
+                continue
+            model = _fit_some(clone(kernel), rows, train)
+            if model.stopped_by_ is None:
+                curves[test] = predict_curves(model, rows.X[test])
+    return np.flatnonzero(np.isfinite(curves[:, 0])), curves
+
+
+def _fit_some(model: KernelQuantileRegressor, rows: ArrayRows, some: NDArray[np.bool_]) -> KernelQuantileRegressor:
+    return model.fit(rows.X[some], rows.y[some], None if rows.weight is None else rows.weight[some])
+
+
+@dataclass(frozen=True, eq=False)
+class _LocalForest:
+    """A forest of scores of some rows, at one leaf size, and which trees have seen these rows, (n, T)."""
+
+    cut: QuantileForest
+    seen: NDArray[np.bool_]
+    inputs: Array  # (n, f)
+
+    def quantiles(self, levels: Array, some: Index) -> Array:
+        """Quantiles (m, q) of rows that are out of bag; NaN for those that all trees have seen."""
+        return self.cut.quantiles(self.inputs[some], levels, self.seen[some])
+
+
+class _Judged:
+    """Rows with curves out of fold: what is beyond the outer curves, the forest, its weight and calibration."""
+
+    def __init__(
+        self, rows: ArrayRows, curves: Array, known: Index, model: KernelQuantileRegressor, rng: np.random.Generator
+    ) -> None:
+        self.X, self.y, self.weight, self.curves = rows.X[known], rows.y[known], rows.share()[known], curves[known]
+        below = _measure_beyond(self.y, self.curves[:, 0], self.weight, model.lower, -1.0)
+        above = _measure_beyond(self.y, self.curves[:, -1], self.weight, model.upper, 1.0)
+        self.smooth = SmoothQuantiles(model, below, above)
+        self.order = rng.permutation(len(known))
+
+    def _quantiles(self, forest: _LocalForest | None, share: float, levels: Array, some: Index) -> tuple[Array, Index]:
+        """Quantiles (m, q) of some rows, out of fold and out of bag, and their numbers, without those never in it."""
+        scores = np.broadcast_to(ndtri(levels), (len(some), len(levels)))
+        if forest is not None:
+            local = forest.quantiles(levels, some)
+            known = np.isfinite(local[:, 0])
+            some, scores = some[known], blend(scores[known], local[known], share)
+        return self.smooth.at(self.curves[some], scores), some
+
+    def fit_forest(
+        self, free: Index, n_trees: int, groups: Index | None, rng: np.random.Generator
+    ) -> tuple[float, float, _LocalForest | None]:
+        """The lowest held-out loss, the weight of the forest of scores, and this; None if it is best without."""
+        pit = np.concatenate([
+            randomized_pit(self.y[some], self._quantiles(None, 0.0, GRID, some)[0], rng)
+            for some in np.array_split(np.arange(len(self.y)), -(-len(self.y) // PARTS_OPTIONS.judged))
+        ])  # fmt: skip
+        scores = ndtri(np.clip(pit, GRID[0], GRID[-1]))
+        inputs = self.X[:, free]
+        forest = grow_forest(inputs, standardize(scores, self.weight), self.weight, n_trees, rng, groups)
+        values, seen = SortedValues.from_values(scores, self.weight), forest.bags(len(self.y))
+        cuts = [_LocalForest(forest.cut(size, values), seen, inputs) for size in PARTS_OPTIONS.leaves]
+        losses = [self._weigh(cut, PARTS_OPTIONS.leaf_judged)[0] for cut in cuts]
+        chosen = cuts[int(np.argmin(losses))]
+        loss, share = self._weigh(chosen, PARTS_OPTIONS.judged)
+        return loss, share, chosen if share > 0 else None
+
+    def _weigh(self, forest: _LocalForest, n_rows: int) -> tuple[float, float]:
+        """The lowest loss of some rows over the weights of a forest, and the weight."""
+        levels, some = np.array(STACKING.levels), self.order[:n_rows]
+        local = forest.quantiles(levels, some)
+        known = np.isfinite(local[:, 0])
+        if not known.any():
+            return np.inf, 0.0
+        some, local = some[known], local[known]
+        shares = np.arange(STACKING.steps + 1) / STACKING.steps
+        curves, y, weight = self.curves[some], self.y[some], self.weight[some]
+        losses = [
+            mean_pinball(y, self.smooth.at(curves, blend(ndtri(levels), local, share)), levels, weight)
+            for share in shares.tolist()
+        ]
+        return min(losses), float(shares[int(np.argmin(losses))])
+
+    def calibrate(self, forest: _LocalForest | None, share: float, rng: np.random.Generator) -> Calibration:
+        """Calibration of the levels by held-out rows."""
+        curves, some = self._quantiles(forest, share, GRID, self.order[: PARTS_OPTIONS.judged])
+        if len(some) == 0:
+            return Calibration.identity()
+        return Calibration.from_pit(randomized_pit(self.y[some], curves, rng), self.weight[some])
+
+
+def _measure_beyond(y: Array, outer: Array, weight: Array, bound: float | None, sign: float) -> Array:
+    """How far (k,) targets are beyond an outer curve, at the levels of `BELOW` or `ABOVE`, as `SmoothQuantiles` has it.
+
+    Quantiles of the distances of the rows beyond it, so that it does not matter how many these are.
+    """
+    scores, level = (BELOW, OPTIONS.levels[0]) if sign < 0 else (ABOVE, 1 - OPTIONS.levels[-1])
+    distance = sign * (y - outer)
+    beyond = distance > 0
+    if not beyond.any():
+        return np.zeros_like(scores)
+    size = distance[beyond] if bound is None else distance[beyond] / (sign * (bound - outer[beyond]))
+    share = 1 - np.minimum(ndtr(-np.abs(scores)) / level, 1.0)  # of the rows beyond the curve that are nearer
+    found = weighted_quantiles(np.minimum(size, 1.0) if bound is not None else size, weight[beyond], share)
+    return np.where(share > 1e-9, found, 0.0)
+
+
+def estimate_shaped_stages(n_rows: int, n_columns: int, names: Sequence[str]) -> dict[str, float]:
+    """Stages of a fit with shapes, and the seconds each is expected to take."""
+    _, forests, last = estimate_tabular_stages(n_rows, n_columns)
+    kernel = estimate_shaped_seconds(min(n_rows, OPTIONS.max_rows))
+    return {KERNEL_STAGE: kernel, RESIDUAL_STAGE: forests / 2 if "residual_forest" in names else 0.0, LAST_STAGE: last}
+
+
+def describe_violation(parts: ShapedParts, shapes: Shapes, X: Array) -> dict[str, float]:
+    """The largest violation of every shape by the quantiles at the kernel's levels, elsewhere, in units of y."""
+    levels = np.array(OPTIONS.levels)
+
+    def curves(rows: Array) -> Array:
+        return parts.predict(rows, levels)
+
+    return measure_violation(shapes, X, curves)
