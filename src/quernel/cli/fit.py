@@ -211,9 +211,8 @@ def summarize_model(
     """
     gap = estimator.duality_gap_
     if isinstance(estimator, TabularQuantileRegressor):
-        smooth = estimator.parts_.location_scale
         kind: dict[str, Any] = {"estimator": "tabular", "shares": estimator.shares_}
-        kind["n_components"] = None if smooth is None else len(smooth.coef)
+        kind["n_components"] = estimator.parts_.kernel_size
     else:
         kind = {"estimator": "kernel", "n_components": estimator.n_components_, "alpha": estimator.alpha_}
     return {

@@ -210,20 +210,18 @@ class FitOptions(ModelOptions):
     noncrossing: str | None = kernel_option(
         None, '"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".'
     )
-    monotone: str | None = kernel_option(
-        None, "Columns in which quantiles rise (1) or fall (-1), such as mileage=-1,size=1."
-    )
-    convex: str | None = kernel_option(
-        None, "Columns in which quantiles are convex (1) or concave (-1), such as age=1."
-    )
-    lower: float | None = kernel_option(None, "Bound below which no quantile is.")
-    upper: float | None = kernel_option(None, "Bound above which no quantile is.")
     inference: bool = kernel_option(
         False, "Estimate the covariance of the curves, so that `quernel predict --band` has confidence bands."
     )
     no_recalibrate: bool = kernel_option(
         False, "Do not shift the levels by what held-out residuals show; rows that are streamed never are shifted."
     )
+    monotone: str | None = model_option(
+        None, "Columns in which quantiles rise (1) or fall (-1), such as mileage=-1,size=1."
+    )
+    convex: str | None = model_option(None, "Columns in which quantiles are convex (1) or concave (-1), such as age=1.")
+    lower: float | None = model_option(None, "Bound below which no quantile is.")
+    upper: float | None = model_option(None, "Bound above which no quantile is.")
     tails: str | None = model_option(
         None, '"pareto" fits a generalised Pareto law beyond the outer levels, for levels such as 0.999; or "none".'
     )
@@ -258,9 +256,15 @@ class FitOptions(ModelOptions):
                 "--groups needs all rows in memory, and they do not fit. Raise --max-memory, or take a sample of the "
                 "rows by --query."
             )
-        if choice.reason != "the default":
+        if choice.reason != "the default" or self._given_shapes():
             return choice
         return EstimatorChoice("kernel", "because the rows do not fit in memory (--max-memory)")
+
+    def _given_shapes(self) -> dict[str, Any]:
+        """Parameters of the estimators; columns are named until `place_shapes`."""
+        bounds = {"lower": self.lower, "upper": self.upper}
+        signs = {name: parse_signs(f"--{name}", text) for name, text in self._shape_texts()}
+        return signs | {name: bound for name, bound in bounds.items() if bound is not None}
 
     def _shape_texts(self) -> list[tuple[str, str]]:
         return [(name, text) for name in ("monotone", "convex") if (text := getattr(self, name)) is not None]
@@ -274,8 +278,12 @@ class FitOptions(ModelOptions):
 
     def make_estimator(self, name: str, data: TrainingOptions) -> TabularQuantileRegressor | KernelQuantileRegressor:
         """Return the estimator "tabular" or "kernel", unfitted, after checking its parameters."""
+        if data.log_target and (self.lower is not None or self.upper is not None):
+            raise ValueError("--lower and --upper are for targets as they are. Leave them out, or --log-target.")
         if name == "tabular":
-            tabular = TabularQuantileRegressor(**self.common_params(), tails=self._parse_tails())
+            tabular = TabularQuantileRegressor(
+                **self.common_params(), **self._given_shapes(), tails=self._parse_tails()
+            )
             with cli_error_names():
                 tabular._check_parameters()
             return tabular
@@ -292,10 +300,7 @@ class FitOptions(ModelOptions):
         if self.inference:
             params["inference"] = True
         params["tails"] = self._parse_tails()
-        params |= {name: parse_signs(f"--{name}", text) for name, text in self._shape_texts()}
-        params |= {"lower": self.lower, "upper": self.upper}
-        if data.log_target and (self.lower is not None or self.upper is not None):
-            raise ValueError("--lower and --upper are for targets as they are. Leave them out, or --log-target.")
+        params |= self._given_shapes()
         kernel = KernelQuantileRegressor(**params)
         _check_estimator(kernel, data.dask)
         return kernel

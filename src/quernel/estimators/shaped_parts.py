@@ -48,7 +48,6 @@ from quernel.estimators.warnings import convergence_not_warned
 from quernel.losses import weighted_quantiles
 from quernel.solvers.progress import enter_stage, stop_requested
 from quernel.tuning.cost import estimate_shaped_seconds, estimate_tabular_stages
-from quernel.tuning.data_summary import DataSummary
 
 Array = NDArray[np.floating]
 Index = NDArray[np.integer]
@@ -58,16 +57,17 @@ Index = NDArray[np.integer]
 class ShapedOptions:
     """Constants of the fit with shapes."""
 
-    levels: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the kernel's curves
+    levels: tuple[float, ...] = (0.02, 0.2, 0.5, 0.8, 0.98)  # of the kernel's curves
     n_components: int = 300  # landmarks of the kernel
     max_rows: int = 10_000  # to which the kernel is fitted, at most
     folds: int = 5
-    # Beside the ridge weight of a kernel on its own, larger ones are tried, in units that do not depend on those of y:
-    # a forest finds what is local, and smooth curves hardly leave their shape between rows and grid values. The
-    # largest is taken whose loss on held-out rows exceeds the lowest by no more than a share.
-    alphas: tuple[float, ...] = (1e-4, 1e-3)
+    # Beside the kernel that is best on its own a smoother one is tried, with automatic bandwidths and this ridge, in
+    # units that do not depend on those of y: a forest finds what is local, and smooth curves hardly leave their shape
+    # between rows and grid values. It is taken unless its loss on held-out rows is higher by more than a share.
+    alpha: float = 1e-3
     tolerated: float = 0.05
-    pilot_rows: int = 2000
+    pilot_rows: int = 1500
+    pilot_components: int = 150
     pilot_trees: int = 30
 
 
@@ -211,7 +211,7 @@ def fit_shaped_parts(
     enter_stage(KERNEL_STAGE)
     kernel = _make_kernel(shapes, n_components, rng)
     if local:
-        kernel = _choose_ridge(kernel, rows, groups, free, rng)
+        kernel = _choose_kernel(kernel, rows, groups, free, rng)
     model, (known, curves) = _fit_kernel(kernel, rows, groups, rng)
     notes = shapes.describe()
     if len(known) == 0:  # no time for any fold
@@ -247,34 +247,37 @@ def _make_kernel(shapes: Shapes, n_components: int | None, rng: np.random.Genera
     )
 
 
-def _choose_ridge(
+def _choose_kernel(
     kernel: KernelQuantileRegressor, rows: ArrayRows, groups: Index | None, free: Index, rng: np.random.Generator
 ) -> KernelQuantileRegressor:
-    """The kernel with bandwidths of a fit without shapes, and its ridge weight or a larger one.
+    """The unfitted kernel, a smooth one or, if that is better, with bandwidths and ridge weight learned from the rows.
 
-    Ridge weights are compared together with a forest, on some rows, and without shapes, which take much longer.
+    They are compared together with a forest, on some rows, and without shapes, which take much longer.
     """
-    free_kernel = clone(kernel).set_params(monotone=None, convex=None, lower=None, upper=None, noncrossing="rearrange")
-    with convergence_not_warned():
-        alone = _fit_some(clone(free_kernel), rows, _draw_rows(len(rows.y), OPTIONS.max_rows, rng))
-    larger = [alpha for one in OPTIONS.alphas if (alpha := one / DataSummary(rows).target_scale) > alone.alpha_]
+    plain = clone(kernel).set_params(monotone=None, convex=None, lower=None, upper=None, noncrossing="rearrange")
+    smoothing = {"bandwidth": "auto", "alpha": OPTIONS.alpha, "alpha_scale": "relative"}
     some = _draw_rows(len(rows.y), OPTIONS.pilot_rows, rng)
     pilot = ArrayRows(rows.X[some], rows.y[some], None if rows.weight is None else rows.weight[some])
     labels = None if groups is None else np.unique(groups[some], return_inverse=True)[1]
+    with convergence_not_warned():
+        learned = _fit_some(clone(plain), rows, _draw_rows(len(rows.y), OPTIONS.max_rows, rng))
+    plain.set_params(n_components=min(int(kernel.n_components), OPTIONS.pilot_components))
     losses = []
-    for alpha in [alone.alpha_, *larger] if larger else ():
-        own, one = np.random.default_rng(0), _fix(free_kernel, alone.kernel_, alpha)  # the same folds and bags
+    for one in (clone(plain).set_params(**smoothing), _fix(plain, learned)):
+        own = np.random.default_rng(0)  # the same folds and bags
         known, curves = _predict_folds(one, pilot, labels, np.ones(pilot.n_rows, dtype=bool), own)
-        if len(known) < pilot.n_rows:  # out of time
-            break
+        if len(known) == 0:  # no time for any fold
+            return clone(kernel).set_params(**smoothing)
         losses.append(_Judged(pilot, curves, known, one, own).fit_forest(free, OPTIONS.pilot_trees, labels, own)[0])
-    good = [k for k, loss in enumerate(losses) if loss <= (1 + OPTIONS.tolerated) * min(losses)]
-    return _fix(kernel, alone.kernel_, [alone.alpha_, *larger][max(good, default=0)])
+    if losses[0] <= (1 + OPTIONS.tolerated) * losses[1]:
+        return clone(kernel).set_params(**smoothing)
+    return _fix(kernel, learned)
 
 
-def _fix(model: KernelQuantileRegressor, kernel: Any, alpha: float) -> KernelQuantileRegressor:
-    """The unfitted model with this kernel and ridge weight."""
-    return clone(model).set_params(kernel=kernel, bandwidth="auto", alpha=alpha)
+def _fix(model: KernelQuantileRegressor, fitted: KernelQuantileRegressor) -> KernelQuantileRegressor:
+    """The unfitted model with the kernel, bandwidths and ridge weight of a fitted one."""
+    fixed = {"kernel": fitted.kernel_, "bandwidth": "auto", "alpha": fitted.alpha_, "alpha_scale": "absolute"}
+    return clone(model).set_params(**fixed)
 
 
 def _draw_rows(n_rows: int, most: int, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -290,7 +293,7 @@ def _fit_kernel(
     """The kernel fitted to the rows, or some of many, and `_predict_folds` of all rows."""
     used = _draw_rows(len(rows.y), OPTIONS.max_rows, rng)
     model = _fit_some(clone(kernel), rows, used)
-    return model, _predict_folds(_fix(kernel, model.kernel_, model.alpha_), rows, groups, used, rng)
+    return model, _predict_folds(_fix(kernel, model), rows, groups, used, rng)
 
 
 def _predict_folds(

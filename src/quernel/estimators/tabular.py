@@ -124,7 +124,7 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         and those of the forest.
     duality_gap_ : ndarray of shape (2,), or None without a kernel
         Relative duality gaps of the kernel ridge regressions, of m and of log s; with shapes, (5,), those of the
-        constrained quantile regressions at the levels 0.05, 0.25, 0.5, 0.75 and 0.95.
+        constrained quantile regressions at the levels 0.02, 0.2, 0.5, 0.8 and 0.98.
     shape_violation_ : dict from shapes to float, or None without any
         Largest violation of `monotone` and `convex` by these levels, in units of y, at rows and values that the fit did
         not check (docs/shapes.md). Bounds hold everywhere.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
+from quernel.estimators.shaped_parts import ShapedParts
 from quernel.features import LandmarkPredictor
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay
 from quernel.plots.calibration import binomial_band
@@ -293,11 +294,17 @@ PARTS = {
     "residual_forest": "the same location and scale, and a distribution of residuals that depends on the columns",
     "forest": "the targets of training rows that share leaves of trees with the row",
 }
+# The same of a model with shapes.
+SHAPED_PARTS = {
+    "kernel": "quantiles that vary smoothly with the columns and have the shapes, at levels as they are",
+    "residual_forest": "the same quantiles, at levels that depend on the columns without a shape",
+}
 
 
 def _describe_tabular(model: TabularQuantileRegressor) -> list[Choice]:
     """Return the shares of the parts of a tabular model, and what was chosen for each."""
     forests = {"residual_forest": model.parts_.residual_forest, "forest": model.parts_.forest}
+    about = SHAPED_PARTS if isinstance(model.parts_, ShapedParts) else PARTS
     choices = [
         Choice(
             "Quantile levels",
@@ -310,7 +317,7 @@ def _describe_tabular(model: TabularQuantileRegressor) -> list[Choice]:
         grown = f": {forest.n_trees} trees, leaves of {forest.min_leaf} rows or more" if forest else ""
         weighed = "" if len(model.shares_) == 1 else "; weighed by loss on rows that the part had not seen"
         choices.append(
-            Choice(f"Share of the {name.replace('_', ' ')}", format_share(share, 0), f"{PARTS[name]}{grown}{weighed}")
+            Choice(f"Share of the {name.replace('_', ' ')}", format_share(share, 0), f"{about[name]}{grown}{weighed}")
         )
     smooth = model.parts_.location_scale
     if smooth is not None:
@@ -325,10 +332,27 @@ def _describe_tabular(model: TabularQuantileRegressor) -> list[Choice]:
                 "at most this fraction above the minimum. It says that they were solved, not how good predictions are",
             ),
         ]
+    if isinstance(model.parts_, ShapedParts):
+        choices += _describe_shapes(model.parts_)
     choices.append(Choice("Calibration of levels", *_describe_calibration(model)))
     if model.stopped_by_ is not None:
         choices.append(Choice("Ended early", model.stopped_by_, "fewer trees, or a shorter search for bandwidths"))
     return choices
+
+
+def _describe_shapes(parts: ShapedParts) -> list[Choice]:
+    """Return the constrained kernel of a tabular model, and what its shapes are."""
+    kernel = parts.smooth.model.kernel_
+    return [
+        Choice("Shapes", parts.notes[0], " ".join(parts.notes[1:]) or "bounds hold everywhere"),
+        Choice("Kernel", f"{kernel.full_name}, {parts.kernel_size:,} landmarks and trends", "under the shapes"),
+        Choice(
+            "Certified gap",
+            f"{parts.duality_gap.max():.1e}",
+            "relative duality gap of the kernel's constrained quantile regressions: their objectives are at most this "
+            "fraction above the minimum. It says that they were solved, not how good predictions are",
+        ),
+    ]
 
 
 def _describe_calibration(model: TabularQuantileRegressor) -> tuple[str, str]:
@@ -346,6 +370,8 @@ def find_bandwidths(model: TabularQuantileRegressor | KernelQuantileRegressor) -
     """Return the bandwidths of a model's kernel, None if it has none."""
     if isinstance(model, KernelQuantileRegressor):
         return model.bandwidth_
+    if isinstance(model.parts_, ShapedParts):
+        return model.parts_.smooth.model.bandwidth_
     smooth = model.parts_.location_scale
     return None if smooth is None else getattr(smooth.feature_map.kernel, "bandwidth", None)
 
