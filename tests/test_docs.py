@@ -26,6 +26,7 @@ import quernel.kernels.fourier
 import quernel.plots
 from quernel import theory
 from quernel.conformal.table_model import TableModel
+from quernel.estimators.shaped_parts import ShapedOptions
 from quernel.estimators.shapes import OPTIONS as GRID_OF_SHAPES
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.tables.column_stats import OPTIONS
@@ -135,6 +136,15 @@ def test_the_page_of_bands_shows_what_was_measured():
 
     measured = json.loads((ROOT / "benchmarks" / "bands.json").read_text())
     assert write_tables(measured).strip() == BANDS.split(START)[1].split(END)[0].strip()
+
+
+def test_the_page_of_shapes_shows_what_was_measured():
+    from benchmarks.shapes_page import END, START, write_tables
+
+    measured = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
+    page = (ROOT / "docs" / "shapes.md").read_text()
+    assert write_tables(measured).strip() == page.split(START)[1].split(END)[0].strip()
+    assert all(one["grid"]["share"] == 0 for key, runs in measured["cars"].items() if "with" in key for one in runs)
 
 
 def test_the_example_of_tails_prints_what_the_page_shows(capsys):
@@ -264,11 +274,16 @@ def test_the_noncrossing_example_runs_and_says_the_truth(capsys):
 
 def test_the_example_of_shapes_runs_and_says_the_truth(capsys):
     page = (ROOT / "docs" / "shapes.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    example = "".join(re.findall(r"```python\n(.*?)```", page, re.S))
     namespace = {}
     exec(compile(example, "shapes.md", "exec"), namespace)
-    model = namespace["model"]
+    model, tabular = namespace["model"], namespace["tabular"]
     assert model.duality_gap_.max() <= model.tol
+    assert tabular.shape_violation_["lower"] == 0
+    assert tabular.parts_.smooth.model.quantiles == [0.02, 0.2, 0.5, 0.8, 0.98]
+    assert ShapedOptions().n_components == 300
+    assert ShapedOptions().max_rows == 10_000
+    assert ShapedOptions().tolerated == 0.05
     assert model.shape_violation_["lower"] < 0.05 * namespace["y"].std()
     assert "Column 0: quantiles do not fall with it." in capsys.readouterr().out
     assert f"up to {2 * GRID_OF_SHAPES.n_values} values" in page

@@ -415,6 +415,24 @@ def test_shapes_by_the_names_of_columns(folder, tmp_path):
     assert set(model.model.shape_violation_) == {f"monotone in column {place}", "lower"}
 
 
+def test_shapes_are_those_of_the_tabular_estimator_unless_the_kernel_is_asked_for(folder, tmp_path):
+    options = "--columns", "place,size", "--monotone", "size=-1", "--json"
+    ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads(ran.stdout)
+    assert (summary["estimator"], summary["estimator_reason"]) == ("tabular", "the default")
+    assert len(summary["duality_gap"]) == 5
+    model = quernel.load(tmp_path / "m")
+    size = model.encoder.names.index("size")
+    assert set(model.model.shape_violation_) == {f"monotone in column {size}"}
+    shaped = FitOptions(monotone="size=-1", lower=0.0)
+    assert shaped.choose_for_streamed(shaped.choose_estimator([])).name == "tabular"
+    assert FitOptions(monotone="size=-1", alpha=1.0).choose_estimator([]).name == "kernel"
+    assert FitOptions(monotone="size=-1", estimator="kernel").choose_estimator([]).name == "kernel"
+    with pytest.raises(ValueError, match="--lower and --upper are for targets as they are"):
+        shaped.make_estimator("tabular", TrainingOptions(log_target=True))
+
+
 def test_calibrated_intervals_are_further_columns(folder, tmp_path):
     options = "--columns", "size,place", "--log-target", "--conformal", *QUICK
     ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
