@@ -64,7 +64,7 @@ class RecalibrationOptions:
     max_near: int = 2000  # with so many distinct rows at most, all of them are looked at
     min_near: int = 20  # rows near the curve, at least: of fewer the curvature is noise
     max_rounds: int = 4  # of the fixed point of d, ...
-    settled: float = 0.1  # ... which ends when d changes by no more than this part
+    width_tolerance: float = 0.1  # ... which ends when d changes by no more than this part
     sampled: int = 600  # of more rows, those on the sides of the curve, at most ...
     crossed: int = 400  # ... of which so many stand for those that may be crossed
     bisections: int = 12  # of the line search
@@ -186,7 +186,7 @@ def leave_one_out_moves(products: Array, alpha: float, beta: Array, residual: Ar
         apart[near] = 1 / dpotri(factor, lower=1, overwrite_c=1)[0].diagonal() - D
         move = beta * np.maximum(apart, 0.0)
         before, width = width, max(least, float(np.sqrt(weight @ move**2 / weight.sum())))
-        if abs(width - before) <= OPTIONS.settled * before:
+        if abs(width - before) <= OPTIONS.width_tolerance * before:
             break
     return move
 
