@@ -73,7 +73,7 @@ class Cell:
         return Recorded(LEVELS, kernel="gaussian", bandwidth="auto", n_components=200, **shared)
 
 
-SIZES = {500: 320, 2_000: 320, 10_000: 240}
+SIZES = {500: 600, 2_000: 600, 10_000: 800}
 CONTROLLED = 4  # every fourth repetition has the negative controls, too, but for the largest size
 CELLS = [
     *(Cell(design, n, SIZES[n]) for n in SIZES for design in ("homoscedastic", "heteroscedastic")),
