@@ -34,12 +34,13 @@ def weather(X):
 model = SameWidth().fit(wind.X[train], wind.y[train])
 names = np.array(["calm", "breeze", "wind"])
 figure, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
-for offset, groups, label in ((-0.2, None, "calibrated on all rows"), (0.2, weather, "calibrated by group")):
+for groups, label, marker in ((None, "calibrated on all rows", "o"), (weather, "calibrated by group", "D")):
     conformal = ConformalQuantileRegressor(model, coverage=0.9, method="prefit")
     conformal.fit(wind.X[calibration], wind.y[calibration], groups=groups)
     low, high = conformal.predict_interval(wind.X[new]).T
     inside, kinds = (low <= wind.y[new]) & (wind.y[new] <= high), weather(wind.X[new])
-    ax.bar(np.arange(3) + offset, [inside[kinds == name].mean() for name in names], 0.38, label=label)
-ax.axhline(0.9, color="k", lw=1)
-ax.set(xticks=range(3), xticklabels=names, ylim=(0.5, 1), ylabel="share of new rows inside")
-_ = ax.legend(loc="lower left")
+    ax.plot([100 * inside[kinds == name].mean() for name in names], marker, ms=9, label=label)
+ax.axhline(90, color="k", lw=1, ls="--", label="90 %, asked for")
+ax.set(xticks=range(3), xlim=(-0.5, 2.5), ylim=(60, 102), ylabel="new rows inside (%)")
+ax.set_xticklabels(["calm\nbelow 5 m/s", "breeze\n5 to 9 m/s", "wind\n9 m/s and more"])
+_ = ax.legend(loc="lower left", frameon=False)

@@ -25,8 +25,11 @@ with warnings.catch_warnings():
 outside = model.is_extrapolation(grid)
 
 figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
-ax.plot(X, y, ".", color="0.7")
-ax.plot(grid, curves, color="#3182bd")
-for side in (grid[outside & (grid[:, 0] < 2)], grid[outside & (grid[:, 0] > 2)]):
-    ax.axvspan(side.min(), side.max(), color="0.9", zorder=0)
-_ = ax.set(xlabel="x (grey: outside of the training rows)", ylabel="y", xlim=(-2, 7))
+ax.plot(X, y, ".", color="0.5", ms=4, label="training rows")
+for curve, color, level in zip(curves.T, ["#6baed6", "#08306b", "#2171b5"], model.quantiles_, strict=True):
+    ax.plot(grid, curve, color=color, label=f"level {level:g}")
+ax.fill_between(
+    grid[:, 0], 0, 1, where=outside, color="0.9", zorder=0, transform=ax.get_xaxis_transform(), label="unknown"
+)
+ax.set(xlabel="x", ylabel="y", xlim=(-2, 7))
+_ = ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=5, fontsize="small", frameon=False)

@@ -121,11 +121,12 @@ def _how_good(evaluation: Evaluation) -> str:
     error = format_number(float(np.median(np.abs(evaluation.y - evaluation.curves[:, middle]))))
     prediction = "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
     typical = format_number(float(np.median(evaluation.y)))
-    text = f"half of the rows lie within {error} of their {prediction} (the median target is {typical})"
+    rows = "held-out" if evaluation.unseen else "evaluation"
+    text = f"half of the {rows} rows lie within {error} of their {prediction} (the median target is {typical})"
     for one in evaluation.intervals()[:1]:
-        wide = "more than it need: intervals are wider than necessary"
+        wide = "more than needed: intervals are wider than necessary"
         kept = "as it should" if one.holds else ("too few" if one.observed < one.low else wide)
-        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of all rows, {kept}"
+        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, {kept}"
     best = evaluation.best_baseline
     ours, theirs = (float(evaluation.losses(name).mean()) for name in (None, best))
     if ours <= theirs and theirs > 0:

@@ -308,7 +308,8 @@ def draw_over_time(
     names = [(format_date if dated else format_number)(at) for at in times]
     alt = f"{name} from {names[0]} to {names[-1]}: " + ", ".join(map(format_number, values))
     ticks = calendar_ticks(times[0], times[-1]) if dated else None
-    ends, top = (times[0], times[-1]), everything.max() + room
+    side = 0.03 * (times[-1] - times[0])  # else the first point would cover a tick
+    ends, top = (times[0] - side, times[-1] + side), everything.max() + room
     x_label = "time" if dated else "row, in time order"
     chart = Chart(ends, (least, top), alt=alt, x_label=x_label, y_label=name, x_ticks=ticks)
     holds = np.ones(len(values), dtype=bool)
@@ -462,10 +463,12 @@ def _category_ticks(categories: Sequence[str]) -> tuple[Ticks, int]:
     """Return the names of categories, cut to the room that their neighbours and the edges leave, and the lines used."""
     last = len(categories) - 1
     each = LETTERS / (last + 2 * MARGIN)
-    lines = 1 if max(map(len, categories)) <= each else min(2, len(categories))
+    wide = [1 + 0.3 * sum(map(str.isupper, name)) / max(len(name), 1) for name in categories]  # as letters go
+    longest = max(len(name) * letter for name, letter in zip(categories, wide, strict=True))
+    lines = 1 if longest + 1 <= each else min(2, len(categories))
     names = []
     for k, name in enumerate(categories):  # those at the right end may move to the left, as `Chart` has it
         left = min(lines * each / 2, (k + MARGIN) * each + LETTERS_LEFT)
         right = min(lines * each / 2, (last - k + MARGIN) * each + LETTERS_RIGHT)
-        names.append((k, truncate(name, max(4, int(left + min(left, right))))))
+        names.append((k, truncate(name, max(4, int((left + min(left, right)) / wide[k])))))
     return names, lines

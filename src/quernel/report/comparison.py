@@ -9,7 +9,15 @@ import numpy as np
 
 from quernel.plots import PermutationImportanceDisplay
 from quernel.report.evaluation import Evaluation
-from quernel.report.formatting import Cell, format_number, format_share, make_table, numeric_cell, row_header
+from quernel.report.formatting import (
+    Cell,
+    format_number,
+    format_numbers,
+    format_share,
+    make_table,
+    numeric_cell,
+    row_header,
+)
 
 if TYPE_CHECKING:
     from quernel.report.content import Page
@@ -91,7 +99,7 @@ def _group_table(page: Page) -> str:
     lines, better = [], []
     for group in shared:
         losses = [group.loss, *(one[group.column, group.name].loss for one in tables)]
-        lines.append((row_header(group.describe()), *(numeric_cell(format_number(loss)) for loss in losses)))
+        lines.append((row_header(group.describe()), *map(numeric_cell, format_numbers(losses))))
         better.append(losses[0] <= min(losses))
     heads: list[Cell | str] = ["group", numeric_cell(page.name), *map(numeric_cell, page.others)]
     caption = f"Mean loss by group of rows. {page.name} is the best in {sum(better)} of {len(shared)} groups."

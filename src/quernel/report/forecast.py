@@ -18,6 +18,7 @@ from quernel.report.formatting import (
     Cell,
     format_date,
     format_number,
+    format_numbers,
     format_share,
     make_figure,
     make_table,
@@ -96,8 +97,8 @@ def draw_forecast(target: str, x: Array, y: Array, times: Array, curves: Array, 
 def _forecast_table(times: Array, curves: Array, levels: Array) -> str:
     heads: tuple[Cell | str, ...] = ("time", *(numeric_cell(f"{level:g}") for level in levels))
     lines = [
-        (Cell(format_date(when), "whole"), *(numeric_cell(format_number(value)) for value in row))
-        for when, row in zip(times, curves, strict=True)
+        (Cell(format_date(when), "whole"), *map(numeric_cell, row))
+        for when, row in zip(times, np.reshape(format_numbers(curves.ravel()), curves.shape), strict=True)
     ]
     return make_table(heads, lines, "Quantiles of every step.")
 

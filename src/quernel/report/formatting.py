@@ -12,7 +12,7 @@ from html import escape
 TALL = 15
 
 
-def format_number(value: float) -> str:
+def format_number(value: float, digits: int = 4) -> str:
     """Format with about four significant digits: 12,346, 1235 (it may be a year), 12.35, 0.1235, 1.2e-05."""
     value = float(value)
     if not math.isfinite(value):
@@ -22,9 +22,28 @@ def format_number(value: float) -> str:
     size = math.floor(math.log10(abs(value)))
     if size < -4 or size > 12:
         return f"{value:.3g}"
-    text = f"{value:,.{max(0, 3 - size)}f}"
+    text = f"{value:,.{max(0, digits - 1 - size)}f}"
     text = text if abs(value) >= 9999.5 else text.replace(",", "")
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_numbers(values: Iterable[float]) -> list[str]:
+    """Format numbers to be compared: decimals and commas are those of the largest, of far smaller ones their own."""
+    values = [float(value) for value in values]
+    finite = [abs(value) for value in values if math.isfinite(value)]
+    largest = max(finite, default=0.0)
+    size = math.floor(math.log10(largest)) if largest else 0
+    decimals = max(0, 3 - size)
+    while decimals and all(round(value, decimals) == round(value, decimals - 1) for value in finite):
+        decimals -= 1  # zeros that all would end in
+    alone = largest < 1e-4 or largest >= 1e13
+    comma = "," if largest >= 9999.5 else ""
+    return [
+        format_number(value)
+        if alone or not math.isfinite(value) or 0 < abs(value) < 10.0**-decimals
+        else f"{value:{comma}.{decimals}f}"
+        for value in values
+    ]
 
 
 def format_tick(value: float) -> str:

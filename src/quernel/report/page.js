@@ -5,6 +5,19 @@
   window.addEventListener("beforeprint", () => folded.forEach((one) => { one.open = true; }));
   window.addEventListener("afterprint", () => folded.forEach((one) => { one.open = false; }));
 })();
+// A table that is larger than its frame says so, until it has been scrolled to the end.
+(() => {
+  const tables = [...document.querySelectorAll(".scroll")];
+  const tell = () => tables.forEach((one) => {
+    const right = one.scrollWidth - one.clientWidth - one.scrollLeft > 2, below = one.scrollHeight - one.clientHeight - one.scrollTop > 2;
+    if (right || below) one.dataset.more = `scroll for more ${[right && "columns →", below && "rows ↓"].filter(Boolean).join(" and ")}`;
+    else delete one.dataset.more;
+  });
+  tables.forEach((one) => one.addEventListener("scroll", tell));
+  window.addEventListener("resize", tell);
+  document.querySelectorAll("details").forEach((one) => one.addEventListener("toggle", tell));
+  tell();
+})();
 // One fan chart at a time: the select chooses it, and #column=2 in the address does so, too. Without a script all are shown.
 (() => {
   const chooser = document.getElementById("column");

@@ -24,6 +24,7 @@ from quernel.report.formatting import (
     Cell,
     format_date,
     format_number,
+    format_numbers,
     format_share,
     make_figure,
     make_table,
@@ -155,7 +156,7 @@ def _split_values(values: NDArray[Any]) -> list[tuple[str, Index]]:
     else:
         edges = np.unique(np.nanquantile(values, [0, 0.25, 0.5, 0.75, 1]))
         code = np.searchsorted(edges[1:-1], values, side="left")
-        names = [f"{format_number(a)} to {format_number(b)}" for a, b in pairwise(edges)]
+        names = [f"{a} to {b}" for a, b in pairwise(format_numbers(edges))]
         groups = [(name, np.flatnonzero((code == k) & np.isfinite(values))) for k, name in enumerate(names)]
     groups = [(truncate(name, 40), rows) for name, rows in groups if len(rows) >= OPTIONS.group_rows]
     return groups if len(groups) > 1 else []
@@ -279,7 +280,7 @@ def render_groups(page: Page) -> str:
     mean = page.evaluation.row_losses().mean() or 1.0
     lines: list[tuple[Cell | str, ...]] = []
     previous = ""
-    for group in page.groups:
+    for group, width in zip(page.groups, format_numbers(group.width for group in page.groups), strict=True):
         lines.append(
             (
                 row_header("" if group.column == previous else group.column),
@@ -287,7 +288,7 @@ def render_groups(page: Page) -> str:
                 numeric_cell(f"{group.n_rows:,}"),
                 *_share_cells(group.observed, group.observed, group.low, group.high, group.holds)[:2],
                 verdict_cell(group.holds, wide=group.wide),
-                numeric_cell(format_number(group.width)),
+                numeric_cell(width),
                 numeric_cell(f"{group.loss / mean:.2f}"),
             )
         )
@@ -387,10 +388,11 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
     lines: list[list[Cell | str]] = [
         [
             f"{format_share(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
-            *_share_cells(one.inner, one.observed, one.low, one.high, one.holds),
-            numeric_cell(format_number(one.width)),
+            *_share_cells(one.inner, one.observed, one.low, one.high, one.holds)[:2],
+            verdict_cell(one.observed >= one.low, wide=not one.holds),
+            numeric_cell(width),
         ]
-        for one in intervals
+        for one, width in zip(intervals, format_numbers(one.width for one in intervals), strict=True)
     ]
     heads = ("interval", numeric_cell("rows inside"), numeric_cell("95 % by chance"), "", numeric_cell("width"))
     caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."

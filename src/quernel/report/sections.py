@@ -32,6 +32,7 @@ from quernel.report.formatting import (
     format_count,
     format_date,
     format_number,
+    format_numbers,
     format_share,
     format_time,
     make_figure,
@@ -165,15 +166,17 @@ def render_losses(page: Page) -> str:
     means = {name: float(evaluation.losses(name).mean()) for name in (None, *evaluation.baselines)}
     ranked = sorted(means, key=lambda name: means[name])
     longest = max(means.values()) or 1.0
+    losses = format_numbers(means[name] for name in ranked)
+    by_level = [format_numbers(column) for column in zip(*map(evaluation.losses, ranked), strict=True)]
     lines = [
         (
             row_header("This model" if name is None else name),
-            numeric_cell(format_number(means[name])),
+            numeric_cell(losses[k]),
             numeric_cell(_compare_losses(evaluation, name)),
             bar_cell(means[name] / longest),
-            *(numeric_cell(format_number(loss)) for loss in evaluation.losses(name)),
+            *(numeric_cell(column[k]) for column in by_level),
         )
-        for name in ranked
+        for k, name in enumerate(ranked)
     ]
     levels = [numeric_cell(f"{level:g}") for level in evaluation.levels]
     heads: list[Cell | str] = ["model", numeric_cell("mean loss"), numeric_cell("difference"), "", *levels]
@@ -188,8 +191,8 @@ def render_losses(page: Page) -> str:
         if means[best] < means[None]
         else ""
     )
-    losses = make_table(heads, lines, caption, marked=[ranked.index(None)])
-    return f"<p{warning}>{escape(evaluation.how)}</p>{beaten}{losses}"
+    table = make_table(heads, lines, caption, marked=[ranked.index(None)])
+    return f"<p{warning}>{escape(evaluation.how)}</p>{beaten}{table}"
 
 
 def _compare_losses(evaluation: Evaluation, name: str | None) -> str:
@@ -255,15 +258,13 @@ def render_extrapolations(page: Page) -> str:
     names = evaluation.model.encoder.names
     columns = ", ".join(f"{names[j]} ({beyond[j]:,})" for j in np.argsort(-beyond, kind="stable")[:5] if beyond[j])
     loss, outside = evaluation.row_losses(), evaluation.outside
-    compared = (
-        f" Their mean loss is {format_number(loss[outside].mean())}, that of the others "
-        f"{format_number(loss[~outside].mean())}."
-        if count < len(loss)
-        else ""
-    )
+    compared = ""
+    if count < len(loss):
+        theirs, others = format_numbers((loss[outside].mean(), loss[~outside].mean()))
+        compared = f" Their mean loss is {theirs}, that of the others {others}."
     text = (
-        f"{count:,} of {len(loss):,} evaluation rows ({format_share(count / len(loss))}) are outside the range of the "
-        f"training rows in at least one column: {columns}. Predictions there are extrapolations.{compared}"
+        f"{count:,} of {len(loss):,} evaluation rows ({format_share(count / len(loss), 2)}) are outside the range of "
+        f"the training rows in at least one column: {columns}. Predictions there are extrapolations.{compared}"
     )
     return f"<p>{escape(text)}</p>{_row_table(page, np.flatnonzero(outside)[:WORST], loss)}"
 
@@ -276,10 +277,11 @@ def _row_table(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     columns = {column.name: column for column in page.model.encoder.columns_}
     inputs = [_format_entries(columns[name], entries[name]) for name in names]
     titles = [numeric_cell(name) if isinstance(columns[name], NumberColumn) else name for name in names]
+    numbers = [format_numbers(column[some]) for column in (evaluation.y, *evaluation.curves.T, loss)]
     lines = [
         (
             numeric_cell(f"{page.rows[i]:,}"),
-            *(numeric_cell(format_number(value)) for value in (evaluation.y[i], *evaluation.curves[i], loss[i])),
+            *(numeric_cell(column[k]) for column in numbers),
             *(values[k] for values in inputs),
         )
         for k, i in enumerate(some)
@@ -303,7 +305,7 @@ def _format_entry(value: Any) -> Cell | str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float | Decimal):
-        return numeric_cell(format_number(float(value)))
+        return numeric_cell(format_number(float(value), 6))  # as in the data, to be found there
     return truncate(str(value), 40)
 
 
