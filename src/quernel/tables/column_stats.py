@@ -17,7 +17,6 @@ from quernel.tables.columns import (
     DATE_ORDERS,
     DAY,
     MISSING_MARKERS,
-    READERS,
     TEXTS,
     BooleanColumn,
     Column,
@@ -38,6 +37,7 @@ from quernel.tables.frames import (
     has_zone,
     parse_number,
     parse_time,
+    to_numbers,
     type_name,
 )
 
@@ -84,7 +84,7 @@ def choose_encoding(
     """
     if kind in TEXTS:
         return _encode_text(name, entries, kind, markers, keep, has_target)
-    values = READERS.get(kind, READERS["number"])[0](entries)
+    values = to_numbers(entries)
     if markers.numbers and kind == "number":
         values = np.where(np.isin(values, markers.numbers), np.nan, values)
     n_infinite = int(np.isinf(values).sum())

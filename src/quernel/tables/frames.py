@@ -1,7 +1,7 @@
 """Columns of pandas, polars, Arrow and NumPy tables as plain arrays, read through narwhals.
 
-`open_frame` gives access to the columns of any table; `Entries.kind` says what a column holds, and `to_numbers`,
-`to_epoch_seconds`, `to_seconds_of_day` and `factorize` read it, in the same way whatever library it comes from.
+`open_frame` gives access to the columns of any table; `Entries.kind` says what a column holds, and `to_numbers` and
+`factorize` read it, in the same way whatever library it comes from.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -289,48 +289,33 @@ def plain_values(entries: Entries) -> list[Any]:
 
 
 def to_numbers(entries: Entries) -> Array:
-    """Return numbers, booleans (0 and 1) or durations (seconds) as float64, shape (n,), missing values as NaN."""
-    cast = isinstance(entries.dtype, nw.Boolean | nw.Decimal)
-    values = entries.values.cast(nw.Float64).to_numpy() if cast else entries.array
-    if values.dtype.kind == "m":
-        return _to_seconds(values, "timedelta64[us]")
-    return _map_objects(_to_float, values) if values.dtype.kind == "O" else values.astype(float, copy=False)
+    """Return a column as float64, shape (n,), missing values as NaN.
+
+    Booleans are 0 and 1, durations seconds, times seconds since midnight, and dates seconds since 1970, in UTC if they
+    have a time zone.
+    """
+    if isinstance(entries.dtype, nw.Time):
+        values = np.array(plain_values(entries), dtype=object)
+    elif isinstance(entries.dtype, nw.Boolean | nw.Decimal):
+        values = entries.values.cast(nw.Float64).to_numpy()
+    else:
+        values = entries.array
+    if values.dtype.kind in "mM":
+        seconds = values.astype(f"{values.dtype.kind}8[us]", copy=False).view(np.int64) / 1e6
+        return np.where(np.isnat(values), np.nan, seconds)
+    if values.dtype.kind == "O":
+        return np.array([np.nan if is_missing(value) else _to_number(value) for value in values], dtype=float)
+    return values.astype(float, copy=False)
 
 
-def to_epoch_seconds(entries: Entries) -> Array:
-    """Return dates as seconds since 1970, in UTC if they have a time zone, shape (n,), missing values as NaN."""
-    values = entries.array
-    return _to_seconds(values, "datetime64[us]") if values.dtype.kind == "M" else _map_objects(_date_to_seconds, values)
-
-
-def to_seconds_of_day(entries: Entries) -> Array:
-    """Return times of day as seconds since midnight, shape (n,), missing values as NaN."""
-    return _map_objects(_time_to_seconds, plain_values(entries))
-
-
-def _map_objects(convert: Callable[[Any], float], values: Iterable[Any]) -> Array:
-    return np.array([np.nan if is_missing(value) else convert(value) for value in values], dtype=float)
-
-
-def _to_seconds(values: NDArray[Any], unit: str) -> Array:
-    seconds = values.astype(unit, copy=False).view(np.int64) / 1e6
-    seconds[np.isnat(values)] = np.nan
-    return seconds
-
-
-def _to_float(value: Any) -> float:
-    return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
-
-
-def _date_to_seconds(value: date) -> float:
-    if not isinstance(value, datetime):
+def _to_number(value: Any) -> float:
+    if isinstance(value, time):
+        value = datetime.combine(EPOCH, value, tzinfo=None)
+    elif isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
-    value = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-    return ((value - EPOCH) // MICROSECOND) / 1e6
-
-
-def _time_to_seconds(value: time) -> float:
-    return (1_000_000 * (3600 * value.hour + 60 * value.minute + value.second) + value.microsecond) / 1e6
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)) - EPOCH
+    return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
 
 
 def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
@@ -380,9 +365,9 @@ def parse_boolean(text: str) -> float | None:
     return 1.0 if text in (*BOOLEANS[0], "1") else 0.0 if text in (*BOOLEANS[1], "0") else None
 
 
-def _parse_iso(pattern: re.Pattern[str], read: Callable[[str], Any], convert: Callable[[Any], float], text: str) -> Any:
+def _parse_iso(pattern: re.Pattern[str], read: Callable[[str], Any], text: str) -> float | None:
     try:
-        return convert(read(text)) if pattern.fullmatch(text) else None
+        return _to_number(read(text)) if pattern.fullmatch(text) else None
     except ValueError:
         return None
 
@@ -398,10 +383,10 @@ def _parse_parts(month: str, day: str, text: str) -> float | None:
 
 # Seconds since 1970 of dates like 2026-11-16 or 2026-11-16 08:30:00, like 31.12.2020 or 31/12/20 08:30, and like
 # 12/31/2020; seconds since midnight of times like 08:30 or 08:30:00; None for other text.
-parse_date: Parser = partial(_parse_iso, DATE, datetime.fromisoformat, _date_to_seconds)
+parse_date: Parser = partial(_parse_iso, DATE, datetime.fromisoformat)
 parse_day_first: Parser = partial(_parse_parts, "second", "first")
 parse_month_first: Parser = partial(_parse_parts, "first", "second")
-parse_time: Parser = partial(_parse_iso, CLOCK, time.fromisoformat, _time_to_seconds)
+parse_time: Parser = partial(_parse_iso, CLOCK, time.fromisoformat)
 
 
 def has_zone(text: str) -> bool:
