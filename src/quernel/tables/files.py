@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -262,11 +262,12 @@ class Copies:
             if query is None:
                 tables = database.execute("select name from sqlite_master where type in ('table', 'view')").fetchall()
                 query = f"select * from {quote_name(_only_table(path, tables))}"
-            database.set_authorizer(_allow_reading)
-            query = query.strip().rstrip(";")
-            names = [one[0] for one in database.execute(f"select * from ({query}) limit 0").description]
-            schema = pa.schema([(name, _sqlite_type(database, query, name)) for name in names])
-            self._write(copy, schema, _sqlite_batches(database, query, schema))
+            rows = (
+                f"select * from ({query.strip().rstrip(';')})"  # part of a SELECT, of a file that is opened read-only
+            )
+            names = [one[0] for one in database.execute(f"{rows} limit 0").description]
+            schema = pa.schema([(name, _sqlite_type(database, rows, name)) for name in names])
+            self._write(copy, schema, _sqlite_batches(database, rows, schema))
 
 
 def _only_table(path: Path, tables: Sequence[tuple[str]]) -> str:
@@ -312,12 +313,6 @@ def _plain_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _is_sqlite(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(16) == b"SQLite format 3\0"
-
-
-def _allow_reading(action: int, *_: Any) -> int:
-    """Let SQLite do nothing but read."""
-    reading = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-    return sqlite3.SQLITE_OK if action in reading else sqlite3.SQLITE_DENY
 
 
 def _sqlite_type(database: sqlite3.Connection, query: str, name: str) -> pa.DataType:
