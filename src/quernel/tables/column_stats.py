@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,13 @@ from quernel.tables.columns import (
     TimeColumn,
 )
 from quernel.tables.frames import (
+    DATE,
     NUMBER,
     Entries,
     Frame,
-    Parser,
     TableError,
     factorize,
-    has_zone,
+    parse_date,
     parse_number,
     parse_time,
     to_numbers,
@@ -209,15 +209,16 @@ def _count_values(entries: Entries) -> tuple[dict[str, int] | None, int]:
     return counts if len(counts) <= most else None, int(np.sum(index < 0))
 
 
-def _parse_counts(counts: Mapping[str, int]) -> tuple[str, list[str], list[float]] | None:
+def _parse_counts(counts: Mapping[str, int]) -> tuple[str, list[str], list[Any]] | None:
     """Return what all of the text holds, dates by their order, times or numbers, the text and the values; or None."""
-    texts = [text for text in counts if text not in MISSING_MARKERS]
-    every = {kind: _parse_all(texts, parse) for kind, parse in TEXT_PARSERS.items()}
-    parsed = [(kind, texts, values) for kind, values in every.items() if values is not None]
+    texts, parsed = [text for text in counts if text not in MISSING_MARKERS], []
+    for kind, parse in TEXT_PARSERS.items():
+        values = [*takewhile(lambda value: value is not None, map(parse, texts))]
+        if texts and len(values) == len(texts):
+            parsed.append((kind, texts, values))
     # 1/2/2020 alone may be in January or in February, and dates in one column have a time zone or not.
-    if len(parsed) != 1 or (parsed[0][0] == "year first" and len({has_zone(text) for text in texts}) > 1):
-        return None
-    return parsed[0]
+    zoned = {found["zone"] is not None for text in texts if parsed and (found := DATE.fullmatch(text))}
+    return parsed[0] if len(parsed) == 1 and len(zoned) < 2 else None
 
 
 def _parse_plain_number(text: str) -> float | None:
@@ -227,15 +228,6 @@ def _parse_plain_number(text: str) -> float | None:
 
 # What text may hold: dates by their order, times, numbers.
 TEXT_PARSERS = {**DATE_ORDERS, "time": parse_time, "number": _parse_plain_number}
-
-
-def _parse_all(texts: Sequence[str], parse: Parser) -> list[float] | None:
-    values: list[float] = []
-    for text in texts:
-        if (value := parse(text)) is None:
-            return None
-        values.append(value)
-    return values or None
 
 
 def _encode_categories(
@@ -261,32 +253,25 @@ def _encode_categories(
     return TextColumn(name, categories, other=len(categories) < len(counts), missing=missing > 0)
 
 
-# What text looks like if it is not read as that: name, pattern and, if it has to be changed, how.
-LOOKS = (
-    ("numbers", re.compile(rf"(?![+-]?0\d){NUMBER.pattern}"), ""),  # 01234 is a label
-    ("dates", re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?"), ""),
-    ("dates", re.compile(r"(\d{1,2}([./-])\d{1,2}\2\d{2,4}|\d{4}([./])\d{1,2}\3\d{1,2})([ T].*)?"), "2020-12-31"),
-    ("numbers", re.compile(r"[+-]?[$€£¥]?\s?(?!0\d)\d[\d.,]*\s?[$€£¥%]?"), "1234.5"),
-)
+# Numbers and dates in any format; 01234 is a label.
+ANY_NUMBER = re.compile(rf"(?![+-]?0\d){NUMBER.pattern}|[+-]?[$€£¥]?\s?(?!0\d)\d[\d.,]*\s?[$€£¥%]?")
+ANY_DATE = re.compile(r"(\d{4}([./-])\d{1,2}\2\d{1,2}|\d{1,2}([./-])\d{1,2}\3\d{2,4})([ T].*)?")
+# What text may look like: name, pattern, how it is read as that, and the format in which it is.
+LOOKS = (("dates", ANY_DATE, parse_date, "2020-12-31"), ("numbers", ANY_NUMBER, parse_number, "1234.5"))
 
 
 def _suggest_type(counts: Mapping[str, int]) -> str | None:
     """Return what most of the text looks like and how to have it read as that; None for ordinary categories."""
-    looks = {text: one for text in counts for one in LOOKS[::-1] if one[1].fullmatch(text)}
-    rows = Counter[str]()
-    for text, (name, _, _) in looks.items():
-        rows[name] += counts[text]
-    ((name, most),) = rows.most_common(1) or [("", 0)]
-    if 2 * most <= sum(counts.values()):
+    looks = [(look, [text for text in counts if look[1].fullmatch(text)]) for look in LOOKS]
+    most = [pair for pair in looks if 2 * sum(counts[text] for text in pair[1]) > sum(counts.values())]
+    if not most:
         return None
-    alike = [text for text, one in looks.items() if one[0] == name]
-    unread = [text for text in alike if looks[text][2]]
-    hint = f"most of it looks like {name}, such as {(unread or alike)[0]!r}"
-    if unread:
-        return f"{hint}. Write them like {looks[unread[0]][2]}"
-    others = sorted((text for text in counts if text not in alike), key=lambda text: (-counts[text], text))[:3]
-    if not others:
-        return f"{hint}. Save it as {name}"
+    (what, _, parse, example), alike = most[0]
+    unread = [text for text in alike if parse(text) is None]
+    hint = f"most of it looks like {what}, such as {(unread or alike)[0]!r}"
+    others = sorted(counts.keys() - {*alike}, key=lambda text: (-counts[text], text))[:3]
+    if unread or not others:
+        return f"{hint}. Write them like {example}"
     which = ", ".join(f"{text!r} ({format_rows(counts[text])})" for text in others)
     plain = [text == text.strip() and not {*',"'} & {*text} for text in others]
     quoted = [text if ok else '"{}"'.format(text.replace('"', '""')) for text, ok in zip(others, plain, strict=True)]

@@ -213,9 +213,7 @@ class Copies:
             copies = [str(path) if file_format(path) == PARQUET else self.copy_file(path) for path in files]
             open_parquet(copies, self.labels)  # refuses files with different columns
             self.labels.clear()
-            self.connection.execute(
-                f"create view data as select * from read_parquet({_quote_list(copies)}, union_by_name=true)"
-            )
+            self.connection.read_parquet(copies, union_by_name=True).create_view("data")
         named = find_query_files(query)
         paths = [*map(str, named), *(str(path.absolute()) for path in (*named, *files))]
         with explain_errors("The query", "SQL"):

@@ -389,12 +389,6 @@ parse_month_first: Parser = partial(_parse_parts, "first", "second")
 parse_time: Parser = partial(_parse_iso, CLOCK, time.fromisoformat)
 
 
-def has_zone(text: str) -> bool:
-    """Whether a date in text has a time zone."""
-    found = DATE.fullmatch(text)
-    return found is not None and found["zone"] is not None
-
-
 def parse_entries(entries: Entries, parse: Parser, markers: frozenset[str], what: str) -> Array:
     """Parse a column of text, shape (n,), empty text and missing-value markers as NaN.
 
