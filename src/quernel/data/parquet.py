@@ -22,7 +22,7 @@ from quernel._machine import read_ahead
 from quernel.data import sources
 from quernel.data.sources import Mask, Piece, RowsError, Stamp, check_piece, check_stamp, count_block_rows, read_stamp
 
-ENDINGS = (".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
 # Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
 # Whether a column is used, by its name.
@@ -231,25 +231,17 @@ def _with_types(batch: Any, fields: Sequence[Any]) -> Any:
 # Blocks of rows
 
 
-class RowBlock(NamedTuple):
-    """Rows of a group from `start` on, of which those of the mask are used."""
-
-    group: RowGroup
-    start: int
-    used: Mask
-
-
 class BlockedRows(ABC):
     """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`."""
 
     def __init__(self, table: ParquetTable, used: Mask, n_columns: int) -> None:
         self.table, self.n_columns, self.size = table, n_columns, count_block_rows(n_columns)
-        self.blocks, first = list[RowBlock](), 0
+        self.blocks, first = list[tuple[RowGroup, int, Mask]](), 0  # a group, from which row on, and which are used
         for group in table.groups:
             inside, first = used[first : first + group.n_rows], first + group.n_rows
             masks = [(start, inside[start : start + self.size]) for start in range(0, group.n_rows, self.size)]
-            self.blocks += [RowBlock(group, start, mask) for start, mask in masks if mask.any()]
-        ends = np.cumsum([0, *(np.count_nonzero(block.used) for block in self.blocks)]).tolist()
+            self.blocks += [(group, start, mask) for start, mask in masks if mask.any()]
+        ends = np.cumsum([0, *(np.count_nonzero(mask) for *_, mask in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows: int = ends[-1]
 
@@ -270,17 +262,17 @@ class BlockedRows(ABC):
 
     def place(self, k: int) -> str:
         """Where block k comes from (file and row group), for error messages."""
-        return str(self.blocks[k].group)
+        return str(self.blocks[k][0])
 
     def _read_blocks(self, numbers: range, X: bool) -> Generator[Piece, None, None]:
         import pyarrow as pa
 
-        wanted = {(self.blocks[k].group, self.blocks[k].start): k for k in numbers}
+        wanted = {self.blocks[k][:2]: k for k in numbers}
         groups = dict.fromkeys(group for group, _ in wanted)
         for group, start, table in self.table.iter_batches(self.needed_columns(X), groups, self.size):
             if (k := wanted.get((group, start))) is None:
                 continue
-            used = self.blocks[k].used
+            *_, used = self.blocks[k]
             rows = group.first + start + np.flatnonzero(used)
 
             def where(row: int, group: RowGroup = group, rows: Any = rows) -> str:
@@ -437,7 +429,7 @@ def _find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
     if isinstance(paths, str | os.PathLike):
         # Writers leave metadata beside the data, in files that begin with . or _
         found = list_files(
-            os.fspath(paths), lambda path: path.suffix in ENDINGS and not path.name.startswith((".", "_"))
+            os.fspath(paths), lambda path: path.suffix in PARQUET and not path.name.startswith((".", "_"))
         )
     elif isinstance(paths, Sequence):
         found = [os.fspath(path) for path in paths]

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quernel._files import remove_leftovers, temporary_folder
-from quernel.data.parquet import ColumnFilter, ParquetTable, any_column, list_files, open_parquet, plain_type
+from quernel.data.parquet import PARQUET, ColumnFilter, ParquetTable, any_column, list_files, open_parquet, plain_type
 from quernel.data.sources import check_stamp, read_stamp
 from quernel.tables.csv_files import INFER_TYPES, CsvOptions, copy_csv
 from quernel.tables.frames import TableError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import duckdb
 
 CSV = (".csv", ".tsv", ".txt")
-PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 DATABASE = (".duckdb", ".db", ".sqlite", ".sqlite3")
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}

@@ -185,14 +185,11 @@ class EncodedRows(BlockedRows):
 def connect(address: str) -> Iterator[Client]:
     """Yield a client of the cluster at this address or, for "local", of one on this machine, closed at the end."""
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError as error:
         raise ImportError("--dask needs Dask. Run: pip install 'dask[array,distributed]'") from error
     if address == LOCAL:
-        with (
-            LocalCluster(host="127.0.0.1", processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
+        with Client(host="127.0.0.1", processes=True, threads_per_worker=1, dashboard_address=None) as client:
             yield client
         return
     try:
