@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,14 +48,6 @@ class RowGroup:
         return f"{self.label}, row group {self.number}"
 
 
-class RowBatch(NamedTuple):
-    """Consecutive rows of a group as an Arrow table, and the index of the first in the group."""
-
-    group: RowGroup
-    start: int
-    table: Any
-
-
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
     """One table in one or many Parquet files, of whose rows only a batch is in memory at a time."""
@@ -74,8 +66,11 @@ class ParquetTable:
 
     def iter_batches(
         self, columns: Sequence[str], groups: Iterable[RowGroup] | None = None, size: int | None = None
-    ) -> Generator[RowBatch, None, None]:
-        """Yield the rows of these groups (None: all), `size` at a time; each file is opened once."""
+    ) -> Generator[tuple[RowGroup, int, Any], None, None]:
+        """Yield the rows of these groups (None: all), `size` at a time; each file is opened once.
+
+        With their group, and the index of the first of them in it, as an Arrow table.
+        """
         fields = [self.schema.field(name) for name in columns]
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
             with open_file(path, self.filesystem) as file:
@@ -89,7 +84,7 @@ class ParquetTable:
                     while start < group.n_rows:
                         with explain_errors(str(group)):
                             batch = _with_types(next(batches), fields)
-                        yield RowBatch(group, start, batch)
+                        yield group, start, batch
                         start += len(batch)
                 check_stamp(path, self.stamps[path], self.filesystem)
 
@@ -99,7 +94,7 @@ class ParquetTable:
 
         names = self.schema.names if columns is None else list(columns)
         empty = self.schema.empty_table().select(names)
-        return pa.concat_tables([empty, *(batch.table for batch in self.iter_batches(names))])
+        return pa.concat_tables([empty, *(table for *_, table in self.iter_batches(names))])
 
 
 def open_parquet(
@@ -408,7 +403,7 @@ def _find_kept(table: ParquetTable, kept: Any, names: Sequence[str]) -> Mask:
     masks = [np.empty(0, dtype=bool)]
     project = acero.Declaration("project", acero.ProjectNodeOptions([kept], ["kept"]))
     with explain_errors(f"{next(iter(table.stamps))} with the filters {kept}", "Are their names and types right?"):
-        for batch in chain([table.schema.empty_table()], (batch.table for batch in table.iter_batches(names))):
+        for batch in chain([table.schema.empty_table()], (batch for *_, batch in table.iter_batches(names))):
             source = acero.Declaration("table_source", acero.TableSourceNodeOptions(batch))
             found = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)["kept"]
             masks.append(found.fill_null(False).to_numpy())

@@ -329,7 +329,7 @@ def _iter_tables(table: pa.Table | ParquetTable, columns: Sequence[str]) -> Iter
     if isinstance(table, pa.Table):
         yield table.select(columns)
     else:
-        yield from (batch.table for batch in table.iter_batches(columns))
+        yield from (batch for *_, batch in table.iter_batches(columns))
 
 
 class Targets(NamedTuple):
@@ -411,10 +411,10 @@ def sample_rows(
         chosen = np.sort(np.random.default_rng(seed).choice(n_rows, limit, replace=False, shuffle=False))
     names = list(dict.fromkeys([*columns, target]))
     parts, before, first, n_counted = [table.schema.empty_table().select(names)], [np.empty(0, dtype=np.intp)], 0, 0
-    for batch in table.iter_batches(names):
-        finite = np.isfinite(read_numbers(batch.table, target, missing))
+    for *_, batch in table.iter_batches(names):
+        finite = np.isfinite(read_numbers(batch, target, missing))
         inside = chosen[np.searchsorted(chosen, first) : np.searchsorted(chosen, first + len(finite))] - first
-        parts.append(batch.table.take(inside))
+        parts.append(batch.take(inside))
         before.append(n_counted + (np.cumsum(finite) - finite)[inside])
         first, n_counted = first + len(finite), n_counted + int(finite.sum())
     return RowSample(pa.concat_tables(parts), chosen, np.concatenate(before), n_rows, n_counted)
