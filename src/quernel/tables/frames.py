@@ -11,10 +11,10 @@ import numbers
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import narwhals as nw
@@ -96,21 +96,15 @@ class Frame:
     """Access to the columns of a table."""
 
     names: list[str]  # x0, x1, ... if the table has none
-    read: Callable[[str], Any]  # from a name to the column
+    get: Callable[[str], Entries]  # from a name to the column
     n_rows: int
     named: bool = True  # whether the names are the table's own
-    stored: bool = True  # whether columns are kept once they have been read; not those of files larger than memory
     folds: NDArray[np.intp] | None = None  # (n,), of training rows; None is those of their positions
-    columns: dict[str, Entries] = field(default_factory=dict)
 
-    def get(self, name: str) -> Entries:
-        """Return a column."""
-        if name in self.columns:
-            return self.columns[name]
-        entries = as_entries(self.read(name))
-        if self.stored:
-            self.columns[name] = entries
-        return entries
+
+def _store(names: list[str], read: Callable[[str], Any], n_rows: int, *, named: bool = True) -> Frame:
+    """Return access to columns of a table in memory, which are kept once they have been read."""
+    return Frame(names, cache(lambda name: as_entries(read(name))), n_rows, named)
 
 
 def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
@@ -136,7 +130,7 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
         labels = list(table.columns)
     if needed and hasattr(table, "iloc") and len(table) <= FEW_ROWS and all(isinstance(label, str) for label in labels):
         places, matrix = {label: j for j, label in enumerate(labels)}, table.to_numpy(dtype=object)
-        return Frame(labels, lambda name: matrix[:, places[name]], len(matrix))
+        return _store(labels, lambda name: matrix[:, places[name]], len(matrix))
     try:
         frame = nw.from_native(table)
     except TypeError as error:
@@ -147,9 +141,9 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
             f"A table is needed: pandas, polars, Arrow, an array or a dict of columns; got {type(table).__name__}."
         ) from error
     if all(isinstance(label, str) for label in labels):
-        return Frame(frame.columns, frame.get_column, len(frame))
+        return _store(frame.columns, frame.get_column, len(frame))
     positions = {f"x{j}": label for j, label in enumerate(labels)}  # numbers of columns are no names
-    return Frame(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
+    return _store(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
 
 
 def _open_dict(table: dict[str, Any]) -> Frame:
@@ -160,7 +154,7 @@ def _open_dict(table: dict[str, Any]) -> Frame:
     lengths = {len(values) for values in table.values()}
     if len(lengths) > 1:
         raise TableError("The columns of the dict have different lengths. Give one value per row.")
-    return Frame(list(table), table.__getitem__, max(lengths, default=0))
+    return _store(list(table), table.__getitem__, max(lengths, default=0))
 
 
 def as_entries(values: Any) -> Entries:
@@ -204,7 +198,7 @@ def _open_matrix(table: Any) -> Frame:
     if matrix.dtype.kind == "c":
         raise TableError("Complex data not supported: give the real and imaginary parts as columns.")
     names = [f"x{j}" for j in range(matrix.shape[1])]  # scikit-learn's names of columns that have none
-    return Frame(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
+    return _store(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
 
 
 def refuse_repeated_names(names: Sequence[Any]) -> None:
