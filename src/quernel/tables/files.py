@@ -259,12 +259,11 @@ class Copies:
             if query is None:
                 tables = database.execute("select name from sqlite_master where type in ('table', 'view')").fetchall()
                 query = f"select * from {quote_name(_only_table(path, tables))}"
-            rows = (
-                f"select * from ({query.strip().rstrip(';')})"  # part of a SELECT, of a file that is opened read-only
-            )
-            names = [one[0] for one in database.execute(f"{rows} limit 0").description]
-            schema = pa.schema([(name, _sqlite_type(database, rows, name)) for name in names])
-            self._write(copy, schema, _sqlite_batches(database, rows, schema))
+            query = query.strip().rstrip(";")
+            # Part of a SELECT, so that it can be nothing else; the file is opened read-only besides.
+            names = [one[0] for one in database.execute(f"select * from ({query}) limit 0").description]
+            schema = pa.schema([(name, _sqlite_type(database, query, name)) for name in names])
+            self._write(copy, schema, _sqlite_batches(database, query, schema))
 
 
 def _only_table(path: Path, tables: Sequence[tuple[str]]) -> str:
