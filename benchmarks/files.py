@@ -23,13 +23,12 @@ READ = """
 import json, resource, sys, time
 from pathlib import Path
 from quernel.tables.files import open_table
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare_files
+from quernel.tables.training_data import ReadOptions, prepare
 
 begin, options = time.perf_counter(), ReadOptions("y")
 with open_table(Path(sys.argv[1]), options=options.csv_options()) as table:
     opened = time.perf_counter()
-    rows = prepare_files(table, options).rows
+    rows = prepare(table, options).rows
     learnt = time.perf_counter()
     total = sum(float(piece.X.sum()) for piece in rows.stream(range(len(rows.spans))))
     end = time.perf_counter()

@@ -54,15 +54,14 @@ import json, resource, sys, time
 from quernel import KernelQuantileRegressor
 from quernel.solvers.progress import listening
 from quernel.tables.files import open_table
-from quernel.tables.encoded_rows import ReadOptions
-from quernel.tables.training_data import prepare_files
+from quernel.tables.training_data import ReadOptions, prepare
 from pathlib import Path
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
 sweeps = set()
 begin = time.perf_counter()
 with open_table(folder) as table, listening(lambda progress: sweeps.add(progress.sweep)):
-    training = prepare_files(table, ReadOptions("y"))
+    training = prepare(table, ReadOptions("y"))
     learnt = time.perf_counter()
     model = KernelQuantileRegressor(**options).fit(training.rows)
 end = time.perf_counter()

@@ -225,6 +225,17 @@ def test_numbers_are_not_read_as_categories_that_they_cannot_be():
         assert [column.can_read(entries.kind, entries) for column in (zips, texts, codes, truths)] == can
 
 
+def test_numbers_are_read_as_categories_that_are_written_like_them_whatever_their_type():
+    sizes = fit_encoder(pa.table({"s": ["2.5", "3", "a"] * 6}), ["s"])
+    found = [[0, 1, 0], [0, 0, 0]]  # 3, and 4, which was not seen
+    for values in ([3, 4], [3.0, 4.0], pa.array([Decimal(3), Decimal(4)])):
+        np.testing.assert_array_equal(matrix(sizes, s=values), found)
+    versions = fit_encoder(pa.table({"v": ["1.10", "1.1", "a"] * 6}), ["v"])
+    np.testing.assert_array_equal(matrix(versions, v=pa.array([Decimal("1.10")])), matrix(versions, v=["1.10"]))
+    with pytest.raises(TableError, match=r"'v' holds float64.*fitted to texts"):
+        matrix(versions, v=[1.1])  # which of the two it is nobody knows
+
+
 def test_missing_markers_are_missing_in_any_table():
     encoder = fit_encoder(pa.table({"n": [1.0, None, 3.0] * 4, "w": ["a", "b", None] * 4}), ["n", "w"], ["?"])
     found = matrix(encoder, n=["1", "?", "3"], w=pa.array(["a", "b", "?"]).dictionary_encode())

@@ -144,7 +144,8 @@ def databases(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["sqlite", "duckdb"])
-def test_databases_are_read_and_not_written(databases, ending):
+def test_databases_are_read_and_not_written(databases, monkeypatch, ending):
+    monkeypatch.chdir(databases)
     path = databases / f"d.{ending}"
     before = path.read_bytes()
     whole = read_table(path)
@@ -152,10 +153,17 @@ def test_databases_are_read_and_not_written(databases, ending):
     assert whole["word"][3].as_py() is None
     with open_table(path, query="select n, 2 * x as double_x from trips where n < 5 order by n desc;") as table:
         assert table.read().to_pydict() == {"n": [4, 3, 2, 1, 0], "double_x": [4, 3, 2, 1, 0]}
-    for query in ("drop table trips", "insert into trips values (1, 2, 'x')", "delete from trips"):
+    writing = ("drop table trips", "insert into trips values (1, 2, 'x')", "delete from trips", "vacuum into 'new.db'")
+    for query in (
+        *writing,
+        "attach 'new.db' as new",
+        "select 1 as n) ; drop table trips; --",
+        "pragma user_version = 3",
+    ):
         with pytest.raises(TableError), open_table(path, query=query):
             pass
     assert path.read_bytes() == before
+    assert sorted(found.name for found in databases.iterdir()) == ["d.duckdb", "d.sqlite"]
 
 
 @pytest.mark.parametrize("ending", ["sqlite", "duckdb"])

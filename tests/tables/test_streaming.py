@@ -232,7 +232,7 @@ def test_a_file_of_as_many_rows_that_is_swapped_between_passes_is_noticed(tmp_pa
     for name, value in (("a", 1.0), ("b", 2.0)):
         pq.write_table(pa.table({"x": np.full(100, value)}), tmp_path / f"{name}.parquet")
     table = open_parquet_files(tmp_path / "a.parquet")
-    assert sum(len(batch.table) for batch in table.iter_batches(["x"])) == 100
+    assert sum(len(batch) for *_, batch in table.iter_batches(["x"])) == 100
     (tmp_path / "b.parquet").replace(tmp_path / "a.parquet")
     with pytest.raises(RowsError, match=r"a\.parquet has another size or time than before"):
         list(table.iter_batches(["x"]))

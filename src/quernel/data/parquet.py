@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from quernel._machine import read_ahead
 from quernel.data import sources
 from quernel.data.sources import Mask, Piece, RowsError, Stamp, check_piece, check_stamp, count_block_rows, read_stamp
 
-ENDINGS = (".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
 # Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
 # Whether a column is used, by its name.
@@ -48,14 +48,6 @@ class RowGroup:
         return f"{self.label}, row group {self.number}"
 
 
-class RowBatch(NamedTuple):
-    """Consecutive rows of a group as an Arrow table, and the index of the first in the group."""
-
-    group: RowGroup
-    start: int
-    table: Any
-
-
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
     """One table in one or many Parquet files, of whose rows only a batch is in memory at a time."""
@@ -74,8 +66,11 @@ class ParquetTable:
 
     def iter_batches(
         self, columns: Sequence[str], groups: Iterable[RowGroup] | None = None, size: int | None = None
-    ) -> Generator[RowBatch, None, None]:
-        """Yield the rows of these groups (None: all), `size` at a time; each file is opened once."""
+    ) -> Generator[tuple[RowGroup, int, Any], None, None]:
+        """Yield the rows of these groups (None: all), `size` at a time; each file is opened once.
+
+        With their group, and the index of the first of them in it, as an Arrow table.
+        """
         fields = [self.schema.field(name) for name in columns]
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
             with open_file(path, self.filesystem) as file:
@@ -89,7 +84,7 @@ class ParquetTable:
                     while start < group.n_rows:
                         with explain_errors(str(group)):
                             batch = _with_types(next(batches), fields)
-                        yield RowBatch(group, start, batch)
+                        yield group, start, batch
                         start += len(batch)
                 check_stamp(path, self.stamps[path], self.filesystem)
 
@@ -99,7 +94,7 @@ class ParquetTable:
 
         names = self.schema.names if columns is None else list(columns)
         empty = self.schema.empty_table().select(names)
-        return pa.concat_tables([empty, *(batch.table for batch in self.iter_batches(names))])
+        return pa.concat_tables([empty, *(table for *_, table in self.iter_batches(names))])
 
 
 def open_parquet(
@@ -231,25 +226,17 @@ def _with_types(batch: Any, fields: Sequence[Any]) -> Any:
 # Blocks of rows
 
 
-class RowBlock(NamedTuple):
-    """Rows of a group from `start` on, of which those of the mask are used."""
-
-    group: RowGroup
-    start: int
-    used: Mask
-
-
 class BlockedRows(ABC):
     """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`."""
 
     def __init__(self, table: ParquetTable, used: Mask, n_columns: int) -> None:
         self.table, self.n_columns, self.size = table, n_columns, count_block_rows(n_columns)
-        self.blocks, first = list[RowBlock](), 0
+        self.blocks, first = list[tuple[RowGroup, int, Mask]](), 0  # a group, from which row on, and which are used
         for group in table.groups:
             inside, first = used[first : first + group.n_rows], first + group.n_rows
             masks = [(start, inside[start : start + self.size]) for start in range(0, group.n_rows, self.size)]
-            self.blocks += [RowBlock(group, start, mask) for start, mask in masks if mask.any()]
-        ends = np.cumsum([0, *(np.count_nonzero(block.used) for block in self.blocks)]).tolist()
+            self.blocks += [(group, start, mask) for start, mask in masks if mask.any()]
+        ends = np.cumsum([0, *(np.count_nonzero(mask) for *_, mask in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows: int = ends[-1]
 
@@ -270,17 +257,17 @@ class BlockedRows(ABC):
 
     def place(self, k: int) -> str:
         """Where block k comes from (file and row group), for error messages."""
-        return str(self.blocks[k].group)
+        return str(self.blocks[k][0])
 
     def _read_blocks(self, numbers: range, X: bool) -> Generator[Piece, None, None]:
         import pyarrow as pa
 
-        wanted = {(self.blocks[k].group, self.blocks[k].start): k for k in numbers}
+        wanted = {self.blocks[k][:2]: k for k in numbers}
         groups = dict.fromkeys(group for group, _ in wanted)
         for group, start, table in self.table.iter_batches(self.needed_columns(X), groups, self.size):
             if (k := wanted.get((group, start))) is None:
                 continue
-            used = self.blocks[k].used
+            *_, used = self.blocks[k]
             rows = group.first + start + np.flatnonzero(used)
 
             def where(row: int, group: RowGroup = group, rows: Any = rows) -> str:
@@ -416,7 +403,7 @@ def _find_kept(table: ParquetTable, kept: Any, names: Sequence[str]) -> Mask:
     masks = [np.empty(0, dtype=bool)]
     project = acero.Declaration("project", acero.ProjectNodeOptions([kept], ["kept"]))
     with explain_errors(f"{next(iter(table.stamps))} with the filters {kept}", "Are their names and types right?"):
-        for batch in chain([table.schema.empty_table()], (batch.table for batch in table.iter_batches(names))):
+        for batch in chain([table.schema.empty_table()], (batch for *_, batch in table.iter_batches(names))):
             source = acero.Declaration("table_source", acero.TableSourceNodeOptions(batch))
             found = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)["kept"]
             masks.append(found.fill_null(False).to_numpy())
@@ -437,7 +424,7 @@ def _find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
     if isinstance(paths, str | os.PathLike):
         # Writers leave metadata beside the data, in files that begin with . or _
         found = list_files(
-            os.fspath(paths), lambda path: path.suffix in ENDINGS and not path.name.startswith((".", "_"))
+            os.fspath(paths), lambda path: path.suffix in PARQUET and not path.name.startswith((".", "_"))
         )
     elif isinstance(paths, Sequence):
         found = [os.fspath(path) for path in paths]

@@ -19,7 +19,6 @@ from quernel.tables.frames import (
     parse_date,
     parse_entries,
     suggest_name,
-    to_epoch_seconds,
     to_numbers,
 )
 
@@ -41,13 +40,11 @@ def to_seconds(times: Any, name: str = "times") -> Array:
     if hasattr(values, "ndim") and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0] if isinstance(values, np.ndarray) else open_frame(values).get(open_frame(values).names[0])
     entries = as_entries(values)
-    if entries.kind == "number":
+    if entries.kind in ("number", "date"):
         seconds = to_numbers(entries)
     elif entries.kind in ("text", "category"):
         wrong = f"{name} must hold dates such as 2026-11-16 08:00; got {{text!r}}."
         seconds = parse_entries(entries, parse_date, frozenset(), wrong)
-    elif entries.kind == "date":
-        seconds = to_epoch_seconds(entries)
     else:
         raise TableError(f"{name} must hold dates or numbers; got a column of kind {entries.kind}.")
     if not np.all(np.isfinite(seconds)):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from quernel.tables.columns import (
     DATE_ORDERS,
     DAY,
     MISSING_MARKERS,
-    READERS,
     TEXTS,
     BooleanColumn,
     Column,
@@ -29,15 +29,16 @@ from quernel.tables.columns import (
     TimeColumn,
 )
 from quernel.tables.frames import (
+    DATE,
     NUMBER,
     Entries,
     Frame,
-    Parser,
     TableError,
     factorize,
-    has_zone,
+    parse_date,
     parse_number,
     parse_time,
+    to_numbers,
     type_name,
 )
 
@@ -74,22 +75,44 @@ NO_VALUES, IDENTIFIES = "it holds no values at all", "identifier of the row"
 IDENTIFIER = re.compile(r"(^|.*[_\W])(id|key|uuid|guid|index|idx|row|nr|no|number)|.*[a-z](ID|Id|Key|Nr|No)", re.DOTALL)
 
 
+class FittedColumn(NamedTuple):
+    """What was found out about a column."""
+
+    column: Column | str  # its encoding, or the reason to leave it out
+    remarks: Sequence[str] = ()  # to follow its name
+    leaks: Sequence[str] = ()  # on the target
+
+
 def choose_encoding(
-    name: str, entries: Entries, kind: str, markers: Markers, *, keep: bool = False, has_target: bool = False
-) -> tuple[Column | str, list[str]]:
-    """Return the encoding of a column of this kind, or the reason to leave it out, and remarks to follow its name.
+    name: str, entries: Entries, markers: Markers, *, categorical: bool, keep: bool, has_target: bool
+) -> FittedColumn:
+    """Choose the encoding of a column.
 
     `keep` is for identifiers that are wanted. With a target, many categories get a `TargetColumn` whose means are still
     to be filled in (`with_target`).
     """
-    if kind in TEXTS:
-        return _encode_text(name, entries, kind, markers, keep, has_target)
-    values = READERS.get(kind, READERS["number"])[0](entries)
+    kind = entries.kind
+    if not name:  # usually row numbers
+        return FittedColumn(
+            "it has no name, like the row numbers that pandas writes. Give it one in the file to use it"
+        )
+    if kind == "nothing":
+        return FittedColumn(NO_VALUES)
+    if categorical and kind not in ("number", "boolean", *TEXTS):
+        raise TableError(f"Column {name!r} holds {type_name(entries)}; categorical is for text, numbers and booleans.")
+    if kind is None:
+        binary = type_name(entries) == "binary"  # Arrow's type for text that is not UTF-8
+        what = "bytes that are not UTF-8 text" if binary else f"{type_name(entries)}, which is not supported"
+        return FittedColumn(f"it holds {what}")
+    if categorical or kind in TEXTS:
+        kind = "category" if categorical else kind
+        return _encode_text(name, entries, kind, markers, keep=keep, has_target=has_target)
+    values = to_numbers(entries)
     if markers.numbers and kind == "number":
         values = np.where(np.isin(values, markers.numbers), np.nan, values)
     n_infinite = int(np.isinf(values).sum())
     remarks = [f"is infinite in {format_rows(n_infinite)}, treated as missing"] if n_infinite else []
-    return _encode_numeric(name, values, kind, keep), remarks
+    return FittedColumn(_encode_numeric(name, values, kind, keep), remarks)
 
 
 def _encode_numeric(name: str, values: Array, kind: str, keep: bool) -> Column | str:
@@ -139,15 +162,15 @@ def is_identifier(name: str, values: Array) -> bool:
 
 
 def _encode_text(
-    name: str, entries: Entries, kind: str, markers: Markers, keep: bool, has_target: bool
-) -> tuple[Column | str, list[str]]:
-    """Return the encoding of text, of a categorical type, or mixed with other objects."""
+    name: str, entries: Entries, kind: str, markers: Markers, *, keep: bool, has_target: bool
+) -> FittedColumn:
+    """Choose the encoding of text, of a categorical type, or mixed with other objects."""
     n_rows, counts, n_null = len(entries), *_count_values(entries)
     if n_null == n_rows:
-        return NO_VALUES, []
+        return FittedColumn(NO_VALUES)
     if counts is None:
         many = f"it has more than {OPTIONS.max_distinct:,} different values, like a name or another {IDENTIFIES}"
-        return Alarm(many), []
+        return FittedColumn(Alarm(many))
     given = markers.texts.difference(MISSING_MARKERS)  # the user's: never categories
     n_missing = n_null + sum(counts.pop(text, 0) for text in ("", *given))
     found = _parse_counts(counts) if kind == "text" else None
@@ -157,17 +180,22 @@ def _encode_text(
         gaps = np.full(n_rows - len(values), np.nan)
         what = f"dates, {parsed}" if parsed in DATE_ORDERS else f"{parsed}s"
         remark = f"is text that holds {what}, such as {texts[0]!r}, and is read as these"
-        return _encode_numeric(name, np.append(values, gaps), parsed, keep), [remark]
-    column = _encode_categories(name, counts, n_rows, n_missing, keep, has_target)
+        return FittedColumn(_encode_numeric(name, np.append(values, gaps), parsed, keep), [remark])
+    column, remarks = _encode_categories(name, counts, n_rows, n_missing, keep, has_target), []
     if kind == "mixed":
-        return column, ["mixes text with numbers or other values, and is read as categories"]
-    hint = _suggest_type(counts) if kind == "text" else None
-    if hint is None:
-        empty = kind == "text" and OPTIONS.many_gaps <= n_missing / n_rows < 1
-        return column, [GAPS.format(share=n_missing / n_rows)] if empty else []
-    if isinstance(column, str):
-        return type(column)(f"{column}, but {hint}"), []
-    return column, [f"is read as categories, but {hint}"]
+        remarks.append("mixes text with numbers or other values, and is read as categories")
+    elif kind == "text" and (hint := _suggest_type(counts)) is not None:
+        if isinstance(column, str):
+            return FittedColumn(type(column)(f"{column}, but {hint}"))
+        remarks.append(f"is read as categories, but {hint}")
+    elif kind == "text" and OPTIONS.many_gaps <= n_missing / n_rows < 1:
+        remarks.append(GAPS.format(share=n_missing / n_rows))
+    if isinstance(column, TargetColumn):
+        remarks.append(f"has {len(column.categories):,} categories: means of the target stand for them")
+    elif isinstance(column, TextColumn) and len(column.categories) == OPTIONS.max_categories and column.other:
+        n = OPTIONS.max_categories
+        remarks.append(f"has more than {n} categories: all but the {n} most frequent count as one")
+    return FittedColumn(column, remarks)
 
 
 def _count_values(entries: Entries) -> tuple[dict[str, int] | None, int]:
@@ -181,15 +209,16 @@ def _count_values(entries: Entries) -> tuple[dict[str, int] | None, int]:
     return counts if len(counts) <= most else None, int(np.sum(index < 0))
 
 
-def _parse_counts(counts: Mapping[str, int]) -> tuple[str, list[str], list[float]] | None:
+def _parse_counts(counts: Mapping[str, int]) -> tuple[str, list[str], list[Any]] | None:
     """Return what all of the text holds, dates by their order, times or numbers, the text and the values; or None."""
-    texts = [text for text in counts if text not in MISSING_MARKERS]
-    every = {kind: _parse_all(texts, parse) for kind, parse in TEXT_PARSERS.items()}
-    parsed = [(kind, texts, values) for kind, values in every.items() if values is not None]
+    texts, parsed = [text for text in counts if text not in MISSING_MARKERS], []
+    for kind, parse in TEXT_PARSERS.items():
+        values = [*takewhile(lambda value: value is not None, map(parse, texts))]
+        if texts and len(values) == len(texts):
+            parsed.append((kind, texts, values))
     # 1/2/2020 alone may be in January or in February, and dates in one column have a time zone or not.
-    if len(parsed) != 1 or (parsed[0][0] == "year first" and len({has_zone(text) for text in texts}) > 1):
-        return None
-    return parsed[0]
+    zoned = {found["zone"] is not None for text in texts if parsed and (found := DATE.fullmatch(text))}
+    return parsed[0] if len(parsed) == 1 and len(zoned) < 2 else None
 
 
 def _parse_plain_number(text: str) -> float | None:
@@ -199,15 +228,6 @@ def _parse_plain_number(text: str) -> float | None:
 
 # What text may hold: dates by their order, times, numbers.
 TEXT_PARSERS = {**DATE_ORDERS, "time": parse_time, "number": _parse_plain_number}
-
-
-def _parse_all(texts: Sequence[str], parse: Parser) -> list[float] | None:
-    values: list[float] = []
-    for text in texts:
-        if (value := parse(text)) is None:
-            return None
-        values.append(value)
-    return values or None
 
 
 def _encode_categories(
@@ -233,50 +253,25 @@ def _encode_categories(
     return TextColumn(name, categories, other=len(categories) < len(counts), missing=missing > 0)
 
 
-def encodable_kind(name: str, entries: Entries, categorical: bool = False) -> tuple[str | None, str]:
-    """Return the kind of a column ("category" if requested), or None and the reason for leaving it out."""
-    found = entries.kind
-    if not name:  # usually row numbers
-        return None, "it has no name, like the row numbers that pandas writes. Give it one in the file to use it"
-    if found == "nothing":
-        return None, NO_VALUES
-    if categorical:
-        if found not in ("number", "boolean", *TEXTS):
-            raise TableError(
-                f"Column {name!r} holds {type_name(entries)}; categorical is for text, numbers and booleans."
-            )
-        return "category", ""
-    if found is None and type_name(entries) == "binary":  # Arrow's type for text that is not UTF-8
-        return found, "it holds bytes that are not UTF-8 text"
-    return found, f"it holds {type_name(entries)}, which is not supported"
-
-
-# What text looks like if it is not read as that: name, pattern and, if it has to be changed, how.
-LOOKS = (
-    ("numbers", re.compile(rf"(?![+-]?0\d){NUMBER.pattern}"), ""),  # 01234 is a label
-    ("dates", re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?"), ""),
-    ("dates", re.compile(r"(\d{1,2}([./-])\d{1,2}\2\d{2,4}|\d{4}([./])\d{1,2}\3\d{1,2})([ T].*)?"), "2020-12-31"),
-    ("numbers", re.compile(r"[+-]?[$€£¥]?\s?(?!0\d)\d[\d.,]*\s?[$€£¥%]?"), "1234.5"),
-)
+# Numbers and dates in any format; 01234 is a label.
+ANY_NUMBER = re.compile(rf"(?![+-]?0\d){NUMBER.pattern}|[+-]?[$€£¥]?\s?(?!0\d)\d[\d.,]*\s?[$€£¥%]?")
+ANY_DATE = re.compile(r"(\d{4}([./-])\d{1,2}\2\d{1,2}|\d{1,2}([./-])\d{1,2}\3\d{2,4})([ T].*)?")
+# What text may look like: name, pattern, how it is read as that, and the format in which it is.
+LOOKS = (("dates", ANY_DATE, parse_date, "2020-12-31"), ("numbers", ANY_NUMBER, parse_number, "1234.5"))
 
 
 def _suggest_type(counts: Mapping[str, int]) -> str | None:
     """Return what most of the text looks like and how to have it read as that; None for ordinary categories."""
-    looks = {text: one for text in counts for one in LOOKS[::-1] if one[1].fullmatch(text)}
-    rows = Counter[str]()
-    for text, (name, _, _) in looks.items():
-        rows[name] += counts[text]
-    ((name, most),) = rows.most_common(1) or [("", 0)]
-    if 2 * most <= sum(counts.values()):
+    looks = [(look, [text for text in counts if look[1].fullmatch(text)]) for look in LOOKS]
+    most = [pair for pair in looks if 2 * sum(counts[text] for text in pair[1]) > sum(counts.values())]
+    if not most:
         return None
-    alike = [text for text, one in looks.items() if one[0] == name]
-    unread = [text for text in alike if looks[text][2]]
-    hint = f"most of it looks like {name}, such as {(unread or alike)[0]!r}"
-    if unread:
-        return f"{hint}. Write them like {looks[unread[0]][2]}"
-    others = sorted((text for text in counts if text not in alike), key=lambda text: (-counts[text], text))[:3]
-    if not others:
-        return f"{hint}. Save it as {name}"
+    (what, _, parse, example), alike = most[0]
+    unread = [text for text in alike if parse(text) is None]
+    hint = f"most of it looks like {what}, such as {(unread or alike)[0]!r}"
+    others = sorted(counts.keys() - {*alike}, key=lambda text: (-counts[text], text))[:3]
+    if unread or not others:
+        return f"{hint}. Write them like {example}"
     which = ", ".join(f"{text!r} ({format_rows(counts[text])})" for text in others)
     plain = [text == text.strip() and not {*',"'} & {*text} for text in others]
     quoted = [text if ok else '"{}"'.format(text.replace('"', '""')) for text, ok in zip(others, plain, strict=True)]
@@ -309,16 +304,13 @@ LONG_TAIL = (
 )
 
 
-def sampling_step(n_rows: int) -> int:
-    """Return how many rows there are for each one that is looked at for columns that tell the target."""
-    return max(-(-n_rows // OPTIONS.max_rows), 1)
-
-
 def describe_leak(name: str, values: NDArray[np.generic], y: Array) -> list[Alarm]:
     """Return a sentence if a column equals the target, or predicts it alone.
 
-    Values are numbers, or integer codes of categories, of every `sampling_step`-th row, as is y, shape (m,).
+    Values are numbers, or integer codes of categories; at most `max_rows` rows, evenly spaced, are looked at.
     """
+    step = max(-(-len(y) // OPTIONS.max_rows), 1)
+    values, y = values[::step], y[::step]
     if len(y) < OPTIONS.min_rows or not np.ptp(y) > 0:
         return []
     if values.dtype.kind == "f" and np.array_equal(values, y):
@@ -373,8 +365,7 @@ def find_numeric_traps(frame: Frame, y: Array) -> list[Alarm]:
         for name in counting
         if len(np.unique(numbers[name][:1000])) == min(len(y), 1000) and is_identifier(name, numbers[name])
     ]
-    step = sampling_step(len(y))
-    return notes + [note for name, column in numbers.items() for note in describe_leak(name, column[::step], y[::step])]
+    return notes + [note for name, column in numbers.items() for note in describe_leak(name, column, y)]
 
 
 def describe_date_parts(names: Sequence[str]) -> str | None:

@@ -7,9 +7,8 @@ ones included) and `encode` (from these to a block of the matrix). `persistence`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
@@ -30,9 +29,7 @@ from quernel.tables.frames import (
     parse_month_first,
     parse_number,
     parse_time,
-    to_epoch_seconds,
     to_numbers,
-    to_seconds_of_day,
 )
 
 Array = NDArray[np.floating]
@@ -127,13 +124,13 @@ class NumericColumn:
 
     def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
         """Return numbers, or seconds since 1970 or midnight, also if they are written as text; NaN where missing."""
-        entries, (convert, parse, needed) = as_entries(entries), READERS[self.kind]
+        entries, (parse, needed) = as_entries(entries), READERS[self.kind]
         if entries.kind in TEXTS:
             order = DATE_ORDERS.get(getattr(self, "order", ""))  # a year that comes first is never mistaken
             what = f"Column {self.name!r} holds {needed}"
             either = parse if order is None else lambda text: parse(text) if order(text) is None else order(text)
             return parse_entries(entries, either, markers.texts, what)
-        return np.full(len(entries), np.nan) if entries.kind == "nothing" else convert(entries)
+        return np.full(len(entries), np.nan) if entries.kind == "nothing" else to_numbers(entries)
 
     def encode(self, values: Values) -> Array:
         """Return shape (n, number of names)."""
@@ -147,16 +144,12 @@ class NumericColumn:
         return np.column_stack([first, *waves, *([missing] if self.flagged else [])])
 
 
-# By kind: how columns of it are converted and text is parsed, and what is said of other text.
-READERS: dict[str, tuple[Callable[[Entries], Array], Parser, str]] = {
-    "number": (to_numbers, parse_number, "strings such as {text!r}, but the model was fitted to numbers."),
-    "boolean": (to_numbers, parse_boolean, "strings such as {text!r}, but the model was fitted to booleans."),
-    "date": (
-        to_epoch_seconds,
-        parse_date,
-        "text that is not a date ({text!r}). Write dates like 2026-11-16 08:30:00.",
-    ),
-    "time": (to_seconds_of_day, parse_time, "text that is not a time ({text!r}). Write times like 08:30:00."),
+# By kind: how text is parsed, and what is said of other text.
+READERS: dict[str, tuple[Parser, str]] = {
+    "number": (parse_number, "strings such as {text!r}, but the model was fitted to numbers."),
+    "boolean": (parse_boolean, "strings such as {text!r}, but the model was fitted to booleans."),
+    "date": (parse_date, "text that is not a date ({text!r}). Write dates like 2026-11-16 08:30:00."),
+    "time": (parse_time, "text that is not a time ({text!r}). Write times like 08:30:00."),
 }
 
 
@@ -240,7 +233,8 @@ class TextColumn:
         numeric = [category for category in self.categories if NUMBER.fullmatch(category)]
         if kind != "number" or not numeric:
             return False
-        return all(_is_written_so(category, entries) for category in numeric)
+        exact = hasattr(entries.dtype, "scale")  # decimal numbers have all of their digits
+        return exact or all(len(equivalent_spellings(category)) > 1 for category in numeric)
 
     @property
     def names(self) -> list[str]:
@@ -379,12 +373,3 @@ def find_places(categories: tuple[str, ...]) -> dict[str, int]:
     counts = Counter(way for ways in spellings.values() for way in ways)
     other = {way: i for i, ways in enumerate(spellings.values()) for way in ways if counts[way] == 1}
     return other | {category: i for i, category in enumerate(categories)}
-
-
-def _is_written_so(category: str, entries: Entries) -> bool:
-    """Whether a column of numbers writes this number like the category, or in an equivalent spelling."""
-    dtype = entries.dtype
-    if hasattr(dtype, "scale"):  # decimal numbers have all of their digits
-        return f"{Decimal(category):.{dtype.scale}f}" == category
-    whole = dtype.kind in "iu" if entries.series is None else dtype.is_integer()
-    return len(equivalent_spellings(category)) > 1 and (not whole or float(category).is_integer())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
 from quernel.tables.column_stats import (
-    OPTIONS,
     Alarm,
+    FittedColumn,
     choose_encoding,
     describe_date_parts,
     describe_leak,
     describe_tail,
-    encodable_kind,
-    sampling_step,
 )
 from quernel.tables.columns import (
     Column,
@@ -38,14 +36,6 @@ from quernel.tables.columns import (
 from quernel.tables.frames import Frame, TableError, open_frame, suggest_name, type_name
 
 Array = NDArray[np.floating]
-
-
-class FittedColumn(NamedTuple):
-    """What was found out about a column."""
-
-    column: Column | str  # its encoding, or the reason to leave it out
-    remarks: Sequence[str] = ()  # to follow its name
-    leaks: Sequence[str] = ()  # on the target
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -258,22 +248,19 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     ) -> FittedColumn:
         """Choose the encoding of a column, and learn it."""
         entries, markers = frame.get(name), self.markers
-        kind, reason = encodable_kind(name, entries, name in self.categorical)
-        if kind is None:
-            return FittedColumn(reason)
-        column, remarks = choose_encoding(name, entries, kind, markers, keep=keep, has_target=targets is not None)
+        found = choose_encoding(
+            name, entries, markers, categorical=name in self.categorical, keep=keep, has_target=targets is not None
+        )
+        column = found.column
         if isinstance(column, str) or targets is None:
-            return FittedColumn(column, remarks)
+            return found
         values = column.read(entries, markers)
         if isinstance(column, TargetColumn):
             folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
             column = with_target(column, sum_targets(values, len(column.categories) + 2, targets, weight, folds))
-        if targets.shape[1] > 1:
-            return FittedColumn(column, remarks)
-        step = sampling_step(len(entries))
         with np.errstate(over="ignore", invalid="ignore"):  # targets out of range are refused by estimators
-            leaks = describe_leak(name, values[::step], targets[::step, 0])
-        return FittedColumn(column, remarks, leaks)
+            leaks = describe_leak(name, values, targets[:, 0]) if targets.shape[1] == 1 else []
+        return FittedColumn(column, found.remarks, leaks)
 
     def _store(self, found: Mapping[str, FittedColumn], names: list[str] | None, advice: Sequence[str]) -> Self:
         """Set all fitted attributes; `names` are those of the columns, None if they have none of their own."""
@@ -285,13 +272,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 notes.append(Alarm(sentence) if isinstance(column, Alarm) else sentence)
                 continue
             notes += [f"Column {name!r} {remark}." for remark in remarks]
-            n = len(column.categories) if isinstance(column, TextColumn) else 0
-            if isinstance(column, TargetColumn):
-                notes.append(f"Column {name!r} has {n:,} categories: means of the target stand for them.")
-            elif isinstance(column, TextColumn) and n == OPTIONS.max_categories and column.other:
-                notes.append(
-                    f"Column {name!r} has more than {n} categories: all but the {n} most frequent count as one."
-                )
         columns = tuple(one.column for one in found.values() if not isinstance(one.column, str))
         if not columns:
             raise TableError(f"The table has no usable input column. {' '.join(notes)}")

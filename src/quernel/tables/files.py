@@ -16,13 +16,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quernel._files import remove_leftovers, temporary_folder
-from quernel.data.parquet import ColumnFilter, ParquetTable, any_column, list_files, open_parquet, plain_type
+from quernel.data.parquet import PARQUET, ColumnFilter, ParquetTable, any_column, list_files, open_parquet, plain_type
 from quernel.data.sources import check_stamp, read_stamp
 from quernel.tables.csv_files import INFER_TYPES, CsvOptions, copy_csv
 from quernel.tables.frames import TableError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import duckdb
 
 CSV = (".csv", ".tsv", ".txt")
-PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 DATABASE = (".duckdb", ".db", ".sqlite", ".sqlite3")
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -213,9 +212,7 @@ class Copies:
             copies = [str(path) if file_format(path) == PARQUET else self.copy_file(path) for path in files]
             open_parquet(copies, self.labels)  # refuses files with different columns
             self.labels.clear()
-            self.connection.execute(
-                f"create view data as select * from read_parquet({_quote_list(copies)}, union_by_name=true)"
-            )
+            self.connection.read_parquet(copies, union_by_name=True).create_view("data")
         named = find_query_files(query)
         paths = [*map(str, named), *(str(path.absolute()) for path in (*named, *files))]
         with explain_errors("The query", "SQL"):
@@ -262,8 +259,8 @@ class Copies:
             if query is None:
                 tables = database.execute("select name from sqlite_master where type in ('table', 'view')").fetchall()
                 query = f"select * from {quote_name(_only_table(path, tables))}"
-            database.set_authorizer(_allow_reading)
             query = query.strip().rstrip(";")
+            # Part of a SELECT, so that it can be nothing else; the file is opened read-only besides.
             names = [one[0] for one in database.execute(f"select * from ({query}) limit 0").description]
             schema = pa.schema([(name, _sqlite_type(database, query, name)) for name in names])
             self._write(copy, schema, _sqlite_batches(database, query, schema))
@@ -312,12 +309,6 @@ def _plain_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _is_sqlite(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(16) == b"SQLite format 3\0"
-
-
-def _allow_reading(action: int, *_: Any) -> int:
-    """Let SQLite do nothing but read."""
-    reading = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-    return sqlite3.SQLITE_OK if action in reading else sqlite3.SQLITE_DENY
 
 
 def _sqlite_type(database: sqlite3.Connection, query: str, name: str) -> pa.DataType:

@@ -1,7 +1,7 @@
 """Columns of pandas, polars, Arrow and NumPy tables as plain arrays, read through narwhals.
 
-`open_frame` gives access to the columns of any table; `Entries.kind` says what a column holds, and `to_numbers`,
-`to_epoch_seconds`, `to_seconds_of_day` and `factorize` read it, in the same way whatever library it comes from.
+`open_frame` gives access to the columns of any table; `Entries.kind` says what a column holds, and `to_numbers` and
+`factorize` read it, in the same way whatever library it comes from.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import difflib
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import narwhals as nw
@@ -96,21 +96,15 @@ class Frame:
     """Access to the columns of a table."""
 
     names: list[str]  # x0, x1, ... if the table has none
-    read: Callable[[str], Any]  # from a name to the column
+    get: Callable[[str], Entries]  # from a name to the column
     n_rows: int
     named: bool = True  # whether the names are the table's own
-    stored: bool = True  # whether columns are kept once they have been read; not those of files larger than memory
     folds: NDArray[np.intp] | None = None  # (n,), of training rows; None is those of their positions
-    columns: dict[str, Entries] = field(default_factory=dict)
 
-    def get(self, name: str) -> Entries:
-        """Return a column."""
-        if name in self.columns:
-            return self.columns[name]
-        entries = as_entries(self.read(name))
-        if self.stored:
-            self.columns[name] = entries
-        return entries
+
+def _store(names: list[str], read: Callable[[str], Any], n_rows: int, *, named: bool = True) -> Frame:
+    """Return access to columns of a table in memory, which are kept once they have been read."""
+    return Frame(names, cache(lambda name: as_entries(read(name))), n_rows, named)
 
 
 def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
@@ -136,7 +130,7 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
         labels = list(table.columns)
     if needed and hasattr(table, "iloc") and len(table) <= FEW_ROWS and all(isinstance(label, str) for label in labels):
         places, matrix = {label: j for j, label in enumerate(labels)}, table.to_numpy(dtype=object)
-        return Frame(labels, lambda name: matrix[:, places[name]], len(matrix))
+        return _store(labels, lambda name: matrix[:, places[name]], len(matrix))
     try:
         frame = nw.from_native(table)
     except TypeError as error:
@@ -147,9 +141,9 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
             f"A table is needed: pandas, polars, Arrow, an array or a dict of columns; got {type(table).__name__}."
         ) from error
     if all(isinstance(label, str) for label in labels):
-        return Frame(frame.columns, frame.get_column, len(frame))
+        return _store(frame.columns, frame.get_column, len(frame))
     positions = {f"x{j}": label for j, label in enumerate(labels)}  # numbers of columns are no names
-    return Frame(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
+    return _store(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
 
 
 def _open_dict(table: dict[str, Any]) -> Frame:
@@ -160,7 +154,7 @@ def _open_dict(table: dict[str, Any]) -> Frame:
     lengths = {len(values) for values in table.values()}
     if len(lengths) > 1:
         raise TableError("The columns of the dict have different lengths. Give one value per row.")
-    return Frame(list(table), table.__getitem__, max(lengths, default=0))
+    return _store(list(table), table.__getitem__, max(lengths, default=0))
 
 
 def as_entries(values: Any) -> Entries:
@@ -204,7 +198,7 @@ def _open_matrix(table: Any) -> Frame:
     if matrix.dtype.kind == "c":
         raise TableError("Complex data not supported: give the real and imaginary parts as columns.")
     names = [f"x{j}" for j in range(matrix.shape[1])]  # scikit-learn's names of columns that have none
-    return Frame(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
+    return _store(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
 
 
 def refuse_repeated_names(names: Sequence[Any]) -> None:
@@ -289,48 +283,33 @@ def plain_values(entries: Entries) -> list[Any]:
 
 
 def to_numbers(entries: Entries) -> Array:
-    """Return numbers, booleans (0 and 1) or durations (seconds) as float64, shape (n,), missing values as NaN."""
-    cast = isinstance(entries.dtype, nw.Boolean | nw.Decimal)
-    values = entries.values.cast(nw.Float64).to_numpy() if cast else entries.array
-    if values.dtype.kind == "m":
-        return _to_seconds(values, "timedelta64[us]")
-    return _map_objects(_to_float, values) if values.dtype.kind == "O" else values.astype(float, copy=False)
+    """Return a column as float64, shape (n,), missing values as NaN.
+
+    Booleans are 0 and 1, durations seconds, times seconds since midnight, and dates seconds since 1970, in UTC if they
+    have a time zone.
+    """
+    if isinstance(entries.dtype, nw.Time):
+        values = np.array(plain_values(entries), dtype=object)
+    elif isinstance(entries.dtype, nw.Boolean | nw.Decimal):
+        values = entries.values.cast(nw.Float64).to_numpy()
+    else:
+        values = entries.array
+    if values.dtype.kind in "mM":
+        seconds = values.astype(f"{values.dtype.kind}8[us]", copy=False).view(np.int64) / 1e6
+        return np.where(np.isnat(values), np.nan, seconds)
+    if values.dtype.kind == "O":
+        return np.array([np.nan if is_missing(value) else _to_number(value) for value in values], dtype=float)
+    return values.astype(float, copy=False)
 
 
-def to_epoch_seconds(entries: Entries) -> Array:
-    """Return dates as seconds since 1970, in UTC if they have a time zone, shape (n,), missing values as NaN."""
-    values = entries.array
-    return _to_seconds(values, "datetime64[us]") if values.dtype.kind == "M" else _map_objects(_date_to_seconds, values)
-
-
-def to_seconds_of_day(entries: Entries) -> Array:
-    """Return times of day as seconds since midnight, shape (n,), missing values as NaN."""
-    return _map_objects(_time_to_seconds, plain_values(entries))
-
-
-def _map_objects(convert: Callable[[Any], float], values: Iterable[Any]) -> Array:
-    return np.array([np.nan if is_missing(value) else convert(value) for value in values], dtype=float)
-
-
-def _to_seconds(values: NDArray[Any], unit: str) -> Array:
-    seconds = values.astype(unit, copy=False).view(np.int64) / 1e6
-    seconds[np.isnat(values)] = np.nan
-    return seconds
-
-
-def _to_float(value: Any) -> float:
-    return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
-
-
-def _date_to_seconds(value: date) -> float:
-    if not isinstance(value, datetime):
+def _to_number(value: Any) -> float:
+    if isinstance(value, time):
+        value = datetime.combine(EPOCH, value, tzinfo=None)
+    elif isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
-    value = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-    return ((value - EPOCH) // MICROSECOND) / 1e6
-
-
-def _time_to_seconds(value: time) -> float:
-    return (1_000_000 * (3600 * value.hour + 60 * value.minute + value.second) + value.microsecond) / 1e6
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)) - EPOCH
+    return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
 
 
 def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
@@ -380,9 +359,9 @@ def parse_boolean(text: str) -> float | None:
     return 1.0 if text in (*BOOLEANS[0], "1") else 0.0 if text in (*BOOLEANS[1], "0") else None
 
 
-def _parse_iso(pattern: re.Pattern[str], read: Callable[[str], Any], convert: Callable[[Any], float], text: str) -> Any:
+def _parse_iso(pattern: re.Pattern[str], read: Callable[[str], Any], text: str) -> float | None:
     try:
-        return convert(read(text)) if pattern.fullmatch(text) else None
+        return _to_number(read(text)) if pattern.fullmatch(text) else None
     except ValueError:
         return None
 
@@ -398,16 +377,10 @@ def _parse_parts(month: str, day: str, text: str) -> float | None:
 
 # Seconds since 1970 of dates like 2026-11-16 or 2026-11-16 08:30:00, like 31.12.2020 or 31/12/20 08:30, and like
 # 12/31/2020; seconds since midnight of times like 08:30 or 08:30:00; None for other text.
-parse_date: Parser = partial(_parse_iso, DATE, datetime.fromisoformat, _date_to_seconds)
+parse_date: Parser = partial(_parse_iso, DATE, datetime.fromisoformat)
 parse_day_first: Parser = partial(_parse_parts, "second", "first")
 parse_month_first: Parser = partial(_parse_parts, "first", "second")
-parse_time: Parser = partial(_parse_iso, CLOCK, time.fromisoformat, _time_to_seconds)
-
-
-def has_zone(text: str) -> bool:
-    """Whether a date in text has a time zone."""
-    found = DATE.fullmatch(text)
-    return found is not None and found["zone"] is not None
+parse_time: Parser = partial(_parse_iso, CLOCK, time.fromisoformat)
 
 
 def parse_entries(entries: Entries, parse: Parser, markers: frozenset[str], what: str) -> Array:

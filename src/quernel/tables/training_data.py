@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from quernel.tables.column_stats import LONG_TAIL
 from quernel.tables.columns import NumberColumn, number_markers, row_folds
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
-from quernel.tables.frames import Frame, TableError, as_entries, factorize, suggest_name, to_numbers
+from quernel.tables.frames import Entries, Frame, TableError, as_entries, factorize, suggest_name, to_numbers
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -185,14 +185,11 @@ class EncodedRows(BlockedRows):
 def connect(address: str) -> Iterator[Client]:
     """Yield a client of the cluster at this address or, for "local", of one on this machine, closed at the end."""
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError as error:
         raise ImportError("--dask needs Dask. Run: pip install 'dask[array,distributed]'") from error
     if address == LOCAL:
-        with (
-            LocalCluster(host="127.0.0.1", processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
+        with Client(host="127.0.0.1", processes=True, threads_per_worker=1, dashboard_address=None) as client:
             yield client
         return
     try:
@@ -292,21 +289,19 @@ def prepare(
     step = max(-(-n_rows // MAX_LEARNT_ROWS), 1)
     targets = _read_all_targets(table, options, step)
 
-    def read_column(name: str, step: int = step) -> Any:
+    def read_column(name: str, step: int = step) -> Entries:
         kind, first, chunks = table.schema.field(name).type, 0, []
         if kind_of_type(kind) is None:  # which is not encoded: its values are not needed
-            return pa.chunked_array([], kind)
+            return as_entries(pa.chunked_array([], kind))
         for number, batch in enumerate(_iter_tables(table, [name])):
             if number % step == 0:
                 chunks += batch[name].filter(pa.array(targets.finite[first : first + len(batch)])).chunks
             first += len(batch)
-        return pa.chunked_array(chunks, kind)
+        return as_entries(pa.chunked_array(chunks, kind))
 
     kept = [name for name in options.columns or () if name in inputs]
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
-    encoder.fit(
-        Frame(inputs, read_column, len(targets.y), stored=False, folds=targets.folds), targets.y, targets.weight
-    )
+    encoder.fit(Frame(inputs, read_column, len(targets.y), folds=targets.folds), targets.y, targets.weight)
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
     if step > 1:
@@ -332,7 +327,7 @@ def _iter_tables(table: pa.Table | ParquetTable, columns: Sequence[str]) -> Iter
     if isinstance(table, pa.Table):
         yield table.select(columns)
     else:
-        yield from (batch.table for batch in table.iter_batches(columns))
+        yield from (batch for *_, batch in table.iter_batches(columns))
 
 
 class Targets(NamedTuple):
@@ -366,9 +361,9 @@ def _read_all_targets(table: pa.Table | ParquetTable, options: ReadOptions, step
     return Targets(np.concatenate(finite), low, high, infinite, np.concatenate(ys), weight, np.concatenate(folds))
 
 
-def _hash_labels(column: pa.ChunkedArray, name: str) -> NDArray[np.uint64]:
+def _hash_labels(entries: Entries, name: str) -> NDArray[np.uint64]:
     """Return a hash of every group label, equal for equal labels; raise if a row has none."""
-    labels, index = factorize(as_entries(column))
+    labels, index = factorize(entries)
     if empty := int(np.sum(index < 0)):
         raise TableError(
             f"The group column {name!r} is empty in {empty:,} of {len(index):,} rows. Fill it, or leave those rows out."
@@ -414,10 +409,10 @@ def sample_rows(
         chosen = np.sort(np.random.default_rng(seed).choice(n_rows, limit, replace=False, shuffle=False))
     names = list(dict.fromkeys([*columns, target]))
     parts, before, first, n_counted = [table.schema.empty_table().select(names)], [np.empty(0, dtype=np.intp)], 0, 0
-    for batch in table.iter_batches(names):
-        finite = np.isfinite(read_numbers(batch.table, target, missing))
+    for *_, batch in table.iter_batches(names):
+        finite = np.isfinite(read_numbers(batch, target, missing))
         inside = chosen[np.searchsorted(chosen, first) : np.searchsorted(chosen, first + len(finite))] - first
-        parts.append(batch.table.take(inside))
+        parts.append(batch.take(inside))
         before.append(n_counted + (np.cumsum(finite) - finite)[inside])
         first, n_counted = first + len(finite), n_counted + int(finite.sum())
     return RowSample(pa.concat_tables(parts), chosen, np.concatenate(before), n_rows, n_counted)
