@@ -20,7 +20,6 @@ from quernel.solvers import SOLVERS
 from quernel.tuning.alpha import FOLDS, HELD_OUT, MOST_LEVELS, ROTATE_BELOW
 from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
 from quernel.tuning.n_components import OPTIONS as COMPONENTS
-from quernel.tuning.n_components import auto_landmarks
 
 NUMBER, SINGLE = 8, 4  # bytes of float64, used throughout, and of float32, for stored features if dtype says so
 
@@ -194,6 +193,11 @@ def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | Non
     if allowed != wanted:
         return allowed[-1], f"memory has no room for more features of {n:,} rows"
     return wanted[-1], "no more are tried" if wanted == list(COMPONENTS.sizes) else "no more are tried for so few rows"
+
+
+def auto_landmarks(n_rows: int) -> int:
+    """Number of Nystroem landmarks for this many distinct rows: as many as a Newton step can afford."""
+    return int(np.clip(np.sqrt(COMPONENTS.landmark_work / n_rows), *COMPONENTS.landmarks))
 
 
 def refuse_if_too_large(

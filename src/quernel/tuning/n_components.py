@@ -225,8 +225,3 @@ def _reason_not_converged(trials: list[Trial], limited_by: str) -> str:
 
 def _format_cell(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def auto_landmarks(n_rows: int) -> int:
-    """Number of Nystroem landmarks for this many distinct rows."""
-    return int(np.clip(np.sqrt(OPTIONS.landmark_work / n_rows), *OPTIONS.landmarks))

@@ -30,10 +30,10 @@ from quernel.tuning import alpha as alphas
 from quernel.tuning.alpha import AlphaChoice, choose_alpha, has_gram
 from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
 from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
-from quernel.tuning.cost import most_components
+from quernel.tuning.cost import auto_landmarks, most_components
 from quernel.tuning.data_summary import SAMPLE, DataSummary
 from quernel.tuning.n_components import OPTIONS as COMPONENTS
-from quernel.tuning.n_components import ComponentsChoice, auto_landmarks, choose_components
+from quernel.tuning.n_components import ComponentsChoice, choose_components
 
 Array = NDArray[np.floating]
 FeatureMap = PrecomputedFeatures | Nystroem | RandomFeatures
