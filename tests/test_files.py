@@ -20,6 +20,8 @@ from support.models import plain_regressor
 # Ends itself by a signal while the predictions are being written.
 ENDED = """
 import os, signal, sys, time
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
 from quernel.cli import main
 from quernel.cli.predict import _Predictor
 
