@@ -9,6 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 import quernel
 from quernel import TabularQuantileRegressor
 from quernel.data import MemmapRows
+from quernel.estimators.forest_weights import SortedValues, grow_forest
 from quernel.estimators.shaped_parts import SCORES, SmoothQuantiles, _measure_beyond
 from quernel.estimators.shapes import along_grid, choose_grid
 
@@ -79,6 +80,23 @@ def test_the_local_part_helps_where_an_effect_is_local():
     assert pinball(both, X_new, y_new) < 0.95 * pinball(smooth, X_new, y_new)
     coverage = np.mean(y_new[:, None] <= both.predict(X_new, quantiles=[0.1, 0.5, 0.9]), axis=0)
     np.testing.assert_allclose(coverage, [0.1, 0.5, 0.9], atol=0.06)
+
+
+@pytest.mark.parametrize("min_leaf", [1, 3])
+def test_an_ordered_forest_is_monotone_everywhere_and_no_forest_of_other_columns(min_leaf):
+    X, y = rows_with_local_effect(n=400)
+    weight = np.random.default_rng(1).uniform(0.5, 2, 400)
+    values, signs = SortedValues.from_values(y, weight), np.array([1, 0, -1])
+    free = grow_forest(X, y, weight, 20, np.random.default_rng(0)).cut(min_leaf, values)
+    forest = grow_forest(X, y, weight, 20, np.random.default_rng(0), signs=signs).cut(min_leaf, values)
+    rows = np.random.default_rng(2).random((200, 3)) * [1, 40, 1]
+    grid = np.linspace(-0.1, 1.1, 60)
+    for j in (0, 2):
+        lines = forest.quantiles(along_grid(rows, grid, j), np.array(LEVELS)).reshape(200, 60, -1)
+        assert (signs[j] * np.diff(lines, axis=1)).min() >= 0
+        other = free.quantiles(along_grid(rows, grid, j), np.array(LEVELS)).reshape(200, 60, -1)
+        assert (signs[j] * np.diff(other, axis=1)).min() < 0
+        assert np.ptp(lines, axis=1).max() > 0
 
 
 def test_names_in_a_frame_are_positions_in_an_array():

@@ -37,6 +37,7 @@ class ForestOptions:
     bag_rows: int = 24_000  # rows of a bag, at most: model size and time
     columns: float = 0.5  # share of the columns tried at each node
     cells: int = 64  # cut points tried per column and node, at most
+    cell: int = 16  # rows of a node from which on it is split by columns without a sign first
     min_split: int = 3  # rows of a node that is split
     per_leaf: int = 8  # rows of a leaf that enter a distribution, at most: speed against noise
     min_trees: int = 10  # grown even if there is no time left
@@ -94,6 +95,7 @@ class Forest:
     middle : ndarray of int32, where the rows of the right child begin, counted from the tree's first row
     first_node, first_row : ndarrays of int64 of shape (T + 1,), where the inner nodes and the rows of each tree begin
     order : ndarray of int32, row numbers of the trees' bags, sorted by leaf
+    signs : ndarray of int8 of shape (d,), directions in which values are ordered along the columns, 0 for no order
     """
 
     codes: ColumnCodes
@@ -104,6 +106,7 @@ class Forest:
     first_node: Index
     first_row: Index
     order: Index
+    signs: Index
 
     @property
     def n_trees(self) -> int:
@@ -118,17 +121,26 @@ class Forest:
 
     def cut(self, min_leaf: int, values: SortedValues) -> QuantileForest:
         """The forest whose leaves have at least so many rows, with these values of the rows in its leaves."""
-        from quernel.estimators.numba_forest import cut_tree  # numba takes a second to import
+        from quernel.estimators.numba_forest import cut_ordered_tree, cut_tree  # numba takes a second to import
 
+        ordered, most = bool(self.signs.any()), min(2 * min_leaf, OPTIONS.per_leaf)
+        per_leaf = 1 << (most.bit_length() - 1)  # sums of equal masses are exact if this is a power of 2
         trees: list[tuple[int, Index, Index]] = []
         n_nodes = n_members = 0
         for t in range(self.n_trees):
             own, rows = slice(*self.first_node[t : t + 2]), slice(*self.first_row[t : t + 2])
-            arrays = (self.column[own], self.cuts[own], self.right[own], self.middle[own], self.order[rows])
-            trees.append(cut_tree(*arrays, min_leaf, OPTIONS.per_leaf, n_nodes, n_members))
+            arrays = (self.column[own], self.cuts[own], self.right[own], self.middle[own])
+            order, offsets = self.order[rows], (n_nodes, n_members)
+            if ordered:
+                known = values.rank[order], values.weight[order]
+                trees.append(cut_ordered_tree(*arrays, known, self.signs, min_leaf, per_leaf, *offsets))
+            else:
+                trees.append(cut_tree(*arrays, order, min_leaf, OPTIONS.per_leaf, *offsets))
             n_nodes, n_members = n_nodes + len(trees[-1][1]), n_members + len(trees[-1][2])
         roots, nodes, members = zip(*trees, strict=True)
         joined = np.array(roots, dtype=np.int32), np.concatenate(nodes), np.concatenate(members)
+        if ordered:
+            return QuantileForest(self.codes, *joined, np.empty(0), values.value, min_leaf)
         return QuantileForest.from_rows(self.codes, *joined, values, min_leaf)
 
 
@@ -259,10 +271,12 @@ def grow_forest(
     n_trees: int,
     rng: np.random.Generator,
     groups: Index | None = None,
+    signs: Index | None = None,
 ) -> Forest:
     """Grow trees that explain the target (n,) by X (n, d).
 
-    Rows with the same entry of `groups` (n,) are in the bag of a tree together, or not at all. The trees depend on
+    With `signs` (d,) the distributions in leaves rise stochastically with columns of sign 1 and fall with those of sign
+    -1. Rows with the same entry of `groups` (n,) are in the bag of a tree together, or not at all. The trees depend on
     `rng` alone, not on the number of threads. If a time limit ends the growth there are fewer of them.
     """
     from quernel.estimators.numba_forest import grow_tree
@@ -271,14 +285,17 @@ def grow_forest(
     coded = np.ascontiguousarray(codes.encode(X).T)
     bags = [_draw_bag(len(X), groups, rng) for _ in range(n_trees)]
     seeds = rng.integers(1, 2**63, n_trees, dtype=np.uint64)
-    tries = max(1, round(OPTIONS.columns * X.shape[1]))
+    signs = np.zeros(X.shape[1], dtype=np.int8) if signs is None else np.asarray(signs, dtype=np.int8)
+    counts = np.sum(signs == 0), np.sum(signs != 0)
+    tries = np.array([max(1, round(OPTIONS.columns * count)) for count in counts])
+    cell = OPTIONS.cell if counts[1] else 0
     target = np.ascontiguousarray(target)
 
     def grow(t: int) -> tuple[Index, ...] | None:
         if t >= OPTIONS.min_trees and stop_requested():
             return None
         order = bags[t]
-        nodes = grow_tree(coded, target, weight, order, tries, OPTIONS.min_split, OPTIONS.cells, seeds[t])
+        nodes = grow_tree(coded, target, weight, order, signs, cell, tries, OPTIONS.min_split, OPTIONS.cells, seeds[t])
         return *nodes, order
 
     with single_threaded_blas(len(X), 10 * n_trees) as threads:
@@ -286,7 +303,7 @@ def grow_forest(
     column, cuts, right, middle, order = (np.concatenate(parts) for parts in zip(*grown, strict=True))
     first_node = np.cumsum([0, *(len(tree[0]) for tree in grown)]).astype(np.int64)
     first_row = np.cumsum([0, *(len(tree[-1]) for tree in grown)]).astype(np.int64)
-    return Forest(codes, column, cuts, right, middle, first_node, first_row, order)
+    return Forest(codes, column, cuts, right, middle, first_node, first_row, order, signs)
 
 
 def _read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:

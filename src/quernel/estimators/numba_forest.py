@@ -19,8 +19,11 @@ def _next_random(state):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def _find_cut(codes, rows, products, weights, cells, state, local, mass, sums):  # type: ignore[no-untyped-def]
-    """Best cut of one column at a node: (gain, cut); gain -1 if there is none. The last three are work space."""
+def _find_cut(codes, sign, rows, products, weights, cells, state, local, mass, sums):  # type: ignore[no-untyped-def]
+    """Best cut of one column at a node: (gain, cut); gain -1 if there is none. The last three are work space.
+
+    With a sign of 1 (or -1) the mean on the left must not be above (below) that on the right.
+    """
     n = len(rows)
     low, high = codes[rows[0]], codes[rows[0]]
     for p in range(n):
@@ -47,8 +50,9 @@ def _find_cut(codes, rows, products, weights, cells, state, local, mass, sums): 
             continue
         left_mass += mass[c]
         left += sums[c]
-        gain = left**2 / left_mass + (total - left) ** 2 / (total_mass - left_mass)
-        if gain > best:
+        right, right_mass = total - left, total_mass - left_mass
+        gain = left**2 / left_mass + right**2 / right_mass
+        if gain > best and sign * (right / right_mass - left / left_mass) >= 0:
             best, cut = gain, base + ((c + 1) << shift)
     return best, cut
 
@@ -69,10 +73,11 @@ def _partition(values, goes_left, scratch):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def grow_tree(codes, target, weight, order, tries, min_split, cells, seed):  # type: ignore[no-untyped-def]
+def grow_tree(codes, target, weight, order, signs, cell, tries, min_split, cells, seed):  # type: ignore[no-untyped-def]
     """Grow one tree on the rows in `order`, which is sorted by leaf; return column, cut, right, middle of inner nodes.
 
-    Depth first, left before right, so that an inner left child comes right after its parent.
+    Depth first, left before right, so that an inner left child comes right after its parent. Nodes of at least `cell`
+    rows are split by columns of sign 0 if they can be, all others by columns with a sign, and in its direction.
     """
     n, d = len(order), len(codes)
     column, cut = np.zeros(n, dtype=np.int16), np.zeros(n, dtype=np.uint16)
@@ -83,25 +88,31 @@ def grow_tree(codes, target, weight, order, tries, min_split, cells, seed):  # t
     weights, goes_left = weight[order], np.empty(n, dtype=np.bool_)
     products, scratch = weights * target[order], np.empty(n)
     stack = [(0, n, -1, False)]
-    node = -1  # the last one
+    node, last = -1, 1 + np.any(signs != 0)  # node: the last one
     while len(stack) > 0:
         a, b, parent, is_right = stack.pop()
         if b - a < min_split:
             continue
         best, best_column, best_cut, found = -1.0, -1, np.int64(0), 0
         rows = order[a:b]
-        for j in range(d):  # draw columns without replacement until enough of them can be split
-            other = j + _next_random(state) % (d - j)
-            columns[j], columns[other] = columns[other], columns[j]
-            gain, here = _find_cut(
-                codes[columns[j]], rows, products[a:b], weights[a:b], cells, state, local, mass, sums
-            )
-            if gain < 0:
-                continue
-            found += 1
-            if gain > best:
-                best, best_column, best_cut = gain, columns[j], here
-            if found >= tries:
+        for with_sign in range(b - a < cell, last):
+            for j in range(d):  # draw columns without replacement until enough of them can be split
+                other = j + _next_random(state) % (d - j)
+                columns[j], columns[other] = columns[other], columns[j]
+                sign = signs[columns[j]]
+                if (sign != 0) != with_sign:
+                    continue
+                gain, here = _find_cut(
+                    codes[columns[j]], sign, rows, products[a:b], weights[a:b], cells, state, local, mass, sums
+                )
+                if gain < 0:
+                    continue
+                found += 1
+                if gain > best:
+                    best, best_column, best_cut = gain, columns[j], here
+                if found >= tries[with_sign]:
+                    break
+            if found > 0:
                 break
         if best_column < 0:
             continue
@@ -160,6 +171,75 @@ def cut_tree(column, cut, right, middle, rows, min_leaf, per_leaf, node_offset, 
             for p in range(a, b, step):
                 members[size] = rows[p]
                 size += 1
+            members[size - 1] = -1 - members[size - 1]
+        if parent < 0:
+            root = place
+        else:
+            nodes[parent, side] = place
+    return root, nodes[:kept].copy(), members[:size].copy()
+
+
+@compiled()
+def _summarise(ranks, weights, out):  # type: ignore[no-untyped-def]
+    """Write the weighted quantiles of these ranks at the levels (i + 1/2) / k into `out` (k,)."""
+    order = np.argsort(ranks)
+    total, below, p = weights.sum(), weights[order[0]], 0
+    for i in range(len(out)):
+        while p + 1 < len(ranks) and below * len(out) < (i + 0.5) * total:
+            p += 1
+            below += weights[order[p]]
+        out[i] = ranks[order[p]]
+
+
+@compiled()
+def cut_ordered_tree(column, cut, right, middle, known, signs, min_leaf, k, node_offset, member_offset):  # type: ignore[no-untyped-def]
+    """As `cut_tree`, for members that are ranks, k of every leaf, which are ordered along columns with a sign.
+
+    `known` are the ranks and the weights of the rows.
+
+    The members of a leaf are quantiles of the `ranks` of its rows. Where a node is split by a column with a sign, all
+    those on the one side are clipped to be at most, on the other side at least the mean of both sides.
+    """
+    ranks, weights = known
+    nodes = np.empty((len(column), 3), dtype=np.int32)
+    members = np.empty((2 * len(column) + 1) * k, dtype=np.int32)
+    bounds = np.empty((2 * len(column) + 2, 2, k), dtype=np.int32)  # of the entries of the stack
+    bounds[0, 0], bounds[0, 1] = -1, 2**31 - 1
+    low, high = np.empty(k, dtype=np.int32), np.empty(k, dtype=np.int32)
+    own, other = np.empty(k, dtype=np.int32), np.empty(k, dtype=np.int32)
+    kept, size = 0, 0
+    stack = [(np.int64(0 if len(column) > 0 else -1), np.int64(0), np.int64(len(ranks)), np.int64(-1), np.int64(0))]
+    root = np.int32(0)
+    while len(stack) > 0:
+        node, a, b, parent, side = stack.pop()
+        low[:], high[:] = bounds[len(stack), 0], bounds[len(stack), 1]
+        if node >= 0 and max(middle[node] - a, b - middle[node]) >= min_leaf:
+            place = np.int32(node_offset + kept)
+            j, m = np.int64(column[node]), np.int64(middle[node])
+            inner_left, j = j >= 0, (j if j >= 0 else -1 - j)
+            nodes[kept, 0] = (j << 16) | np.int64(cut[node])
+            first = len(stack)
+            bounds[first : first + 2, 0], bounds[first : first + 2, 1] = low, high
+            right_start, left_end = (m if b - m >= min_leaf else a), (m if m - a >= min_leaf else b)
+            right_child = np.int64(right[node]) if right_start == m else np.int64(-1)
+            left_child = node + 1 if inner_left and left_end == m else np.int64(-1)
+            stack.append((right_child, right_start, b, np.int64(kept), np.int64(2)))
+            stack.append((left_child, a, left_end, np.int64(kept), np.int64(1)))
+            if signs[j] != 0:
+                _summarise(ranks[a:left_end], weights[a:left_end], own)
+                _summarise(ranks[right_start:b], weights[right_start:b], other)
+                for i in range(k):
+                    between = min(max((own[i] + other[i]) // 2, low[i]), high[i])
+                    # The right entry is the first; with a sign of 1 what is right is above.
+                    bounds[first + (signs[j] < 0), 0, i] = between
+                    bounds[first + (signs[j] > 0), 1, i] = between
+            kept += 1
+        else:
+            place = np.int32(-1 - (member_offset + size))
+            _summarise(ranks[a:b], weights[a:b], own)
+            for i in range(k):
+                members[size + i] = min(max(own[i], low[i]), high[i])
+            size += k
             members[size - 1] = -1 - members[size - 1]
         if parent < 0:
             root = place
@@ -296,7 +376,8 @@ def _read_quantiles(keys, masses, total, value, levels, before, work, out):  # t
         middle = (below + mass / 2) / total
         while k < len(levels) and levels[k] <= middle:
             part = 1.0 if p == 0 else (levels[k] - last_middle) / (middle - last_middle)
-            out[k] = this if p == 0 or this == last_value else last_value + part * (this - last_value)
+            # Monotone in both values, rounding included.
+            out[k] = this if p == 0 else min(max((1 - part) * last_value + part * this, last_value), this)
             k += 1
         below += mass
         last_middle, last_value = middle, this

@@ -1,6 +1,6 @@
-"""`TabularQuantileRegressor` with shapes: a kernel that has them, and a forest that moves levels only.
+"""`TabularQuantileRegressor` with shapes: a kernel that has them, a forest that moves levels only, an ordered forest.
 
-    Q(tau | x) = K(U(tau | x_free) | x)
+    Q(tau | x) = (1 - w) K(U(tau | x_free) | x) + w T(tau | x)
 
 - K(u | x), the smooth part: quantile curves of a `KernelQuantileRegressor` under the shape constraints, at some levels.
   Between two levels it is their weighted mean; beyond the outer ones a constant is added or, on the side of a bound,
@@ -9,8 +9,10 @@
 - U(tau | x_free), the local part: levels between 0 and 1, the conditional quantiles of F(y | x), F being the
   distribution function of K out of fold. A forest finds them from the columns without a shape: it is the local part
   projected onto functions that do not depend on the constrained columns. Where all others are equal U is constant.
+- T(tau | x): quantiles of y by a forest whose leaves are stochastically ordered along monotone columns (`grow_forest`),
+  and which does not see convex ones.
 
-Both increase, K in u and U in tau, so that levels never cross. Levels are blended and calibrated as normal scores.
+All increase, K in u, U and T in tau, so that levels never cross. Levels are blended and calibrated as normal scores.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from quernel.estimators.location_scale import LocationScale, draw_folds
 from quernel.estimators.quantile import KernelQuantileRegressor
 from quernel.estimators.shapes import Shapes, clip_to_bounds, measure_violation
 from quernel.estimators.tabular_parts import (
+    FOREST_STAGE,
     GRID,
     KERNEL_STAGE,
     LAST_STAGE,
@@ -143,13 +146,16 @@ class ShapedParts:
 
     Attributes
     ----------
-    shares : dict of the weights of "kernel", for levels as they are, and of "residual_forest", for those of the forest
+    shares : dict of the weights of "kernel", for levels as they are, of "residual_forest", for those of the forest of
+        scores, and of "forest"
     calibration : Calibration of the levels
     smooth : SmoothQuantiles
     free : ndarray of int, positions of the columns without a shape, which the forest sees
     notes : sentences on what holds
     residual_forest : QuantileForest of normal scores of F(y | x), or None
-    forest, location_scale : None, as in `Parts` without these
+    forest : QuantileForest of y, ordered, or None
+    seen : ndarray of int, positions of the columns that this forest sees, or None
+    location_scale : None, as in `Parts` without it
     """
 
     shares: dict[str, float]
@@ -158,7 +164,8 @@ class ShapedParts:
     free: Index
     notes: tuple[str, ...]
     residual_forest: QuantileForest | None = None
-    forest: ClassVar[QuantileForest | None] = None
+    forest: QuantileForest | None = None
+    seen: Index | None = None
     location_scale: ClassVar[LocationScale | None] = None
 
     @property
@@ -182,16 +189,21 @@ class ShapedParts:
 
     def predict(self, X: Array, levels: Array) -> Array:
         """Quantiles of the rows of X, shape (n, q), at ascending levels (q,)."""
-        scores = np.broadcast_to(ndtri(self.calibration(levels)), (len(X), len(levels)))
+        raw, weight = self.calibration(levels), self.shares.get("forest", 0.0)
+        scores = np.broadcast_to(ndtri(raw), (len(X), len(levels)))
         if self.residual_forest is not None:
-            local = self.residual_forest.quantiles(X[:, self.free], self.calibration(levels))
-            scores = blend(scores, local, self.shares["residual_forest"])
-        return self.smooth.at(self.smooth.curves(X), scores)
+            local = self.residual_forest.quantiles(X[:, self.free], raw)
+            scores = blend(scores, local, self.shares["residual_forest"] / (1 - weight))
+        curves = self.smooth.at(self.smooth.curves(X), scores)
+        if self.forest is None:
+            return curves
+        values = blend(curves, self.forest.quantiles(X[:, self.seen], raw), weight)
+        return np.maximum.accumulate(clip_to_bounds(self.smooth.model, values), axis=1)
 
 
-def blend(scores: Array, local: Array, share: float) -> Array:
-    """Normal scores of levels, moved towards those of the forest."""
-    return (1 - share) * scores + share * local
+def blend(one: Array, other: Array, share: float) -> Array:
+    """The first moved towards the second; monotone in both, rounding included."""
+    return (1 - share) * one + share * other
 
 
 def fit_shaped_parts(
@@ -207,7 +219,7 @@ def fit_shaped_parts(
 ) -> ShapedParts:
     """Fit the kernel with its shapes, the forest of levels, their weights and the calibration."""
     free = np.setdiff1d(np.arange(rows.X.shape[1]), shapes.columns)
-    local = "residual_forest" in names and len(free) > 0 and has_distinct_rows(rows.X, KERNEL.min_rows)
+    local = set(names) != {"kernel"} and len(free) > 0 and has_distinct_rows(rows.X, KERNEL.min_rows)
     enter_stage(KERNEL_STAGE)
     kernel = _make_kernel(shapes, n_components, rng)
     if local:
@@ -219,15 +231,21 @@ def fit_shaped_parts(
         return ShapedParts({"kernel": 1.0}, Calibration.identity(), smooth, free, notes)
     judged = _Judged(rows, curves, known, model, rng)
     enter_stage(RESIDUAL_STAGE)
-    share, forest = 0.0, None
-    if local:
-        labels = None if groups is None else np.unique(groups[known], return_inverse=True)[1]
+    share, weight, forest, ordered = 0.0, 0.0, None, None
+    seen = np.setdiff1d(np.arange(rows.X.shape[1]), list(shapes.convex))
+    labels = None if groups is None else np.unique(groups[known], return_inverse=True)[1]
+    if local and "residual_forest" in names:
         _, share, forest = judged.fit_forest(free, n_trees, labels, rng)
+    enter_stage(FOREST_STAGE)
+    if local and "forest" in names:
+        weight, ordered = judged.fit_ordered(forest, share, seen, shapes, n_trees, labels, rng)
     enter_stage(LAST_STAGE)
-    calibration = judged.calibrate(forest, share, rng) if calibrate else Calibration.identity()
-    shares = {"kernel": 1 - share, "residual_forest": share}
+    found = (forest, share, ordered, weight)
+    calibration = judged.calibrate(*found, rng) if calibrate else Calibration.identity()
+    shares = {"kernel": (1 - weight) * (1 - share), "residual_forest": (1 - weight) * share, "forest": weight}
     kept = {name: float(one) for name, one in shares.items() if one > 0}
-    return ShapedParts(kept, calibration, judged.smooth, free, notes, None if forest is None else forest.cut)
+    cuts = (None if one is None else one.cut for one in (forest, ordered))
+    return ShapedParts(kept, calibration, judged.smooth, free, notes, *cuts, seen)
 
 
 def _make_kernel(shapes: Shapes, n_components: int | None, rng: np.random.Generator) -> KernelQuantileRegressor:
@@ -326,7 +344,7 @@ def _fit_some(model: KernelQuantileRegressor, rows: ArrayRows, some: NDArray[np.
 
 @dataclass(frozen=True, eq=False)
 class _LocalForest:
-    """A forest of scores of some rows, at one leaf size, and which trees have seen these rows, (n, T)."""
+    """A forest of scores or targets of some rows, at one leaf size, and which trees have seen these rows, (n, T)."""
 
     cut: QuantileForest
     seen: NDArray[np.bool_]
@@ -392,9 +410,56 @@ class _Judged:
         ]
         return min(losses), float(shares[int(np.argmin(losses))])
 
-    def calibrate(self, forest: _LocalForest | None, share: float, rng: np.random.Generator) -> Calibration:
+    def fit_ordered(
+        self,
+        forest: _LocalForest | None,
+        share: float,
+        columns: Index,
+        shapes: Shapes,
+        n_trees: int,
+        groups: Index | None,
+        rng: np.random.Generator,
+    ) -> tuple[float, _LocalForest | None]:
+        """The weight of an ordered forest of y beside the kernel with the forest of scores, and this forest."""
+        signs, inputs = np.array([shapes.monotone.get(j, 0) for j in columns.tolist()]), self.X[:, columns]
+        grown = grow_forest(inputs, standardize(self.y, self.weight), self.weight, n_trees, rng, groups, signs)
+        values, seen = SortedValues.from_values(self.y, self.weight), grown.bags(len(self.y))
+        cuts = [_LocalForest(grown.cut(size, values), seen, inputs) for size in PARTS_OPTIONS.leaves]
+        losses = [min(self._weigh_ordered(forest, share, cut, PARTS_OPTIONS.leaf_judged)) for cut in cuts]
+        chosen = cuts[int(np.argmin(losses))]
+        place = int(np.argmin(self._weigh_ordered(forest, share, chosen, PARTS_OPTIONS.judged)))
+        return place / STACKING.steps, chosen if place > 0 else None
+
+    def _weigh_ordered(
+        self, forest: _LocalForest | None, share: float, ordered: _LocalForest, n_rows: int
+    ) -> list[float]:
+        """Loss of some rows at the weights 0, 1 / steps, ... of an ordered forest, without 1: there is a kernel."""
+        levels = np.array(STACKING.levels)
+        curves, some = self._quantiles(forest, share, levels, self.order[:n_rows])
+        values = ordered.quantiles(levels, some)
+        known = np.isfinite(values[:, 0])
+        if not known.any():
+            return [np.inf]
+        some, curves, values = some[known], curves[known], values[known]
+        return [
+            mean_pinball(self.y[some], blend(curves, values, k / STACKING.steps), levels, self.weight[some])
+            for k in range(STACKING.steps)
+        ]
+
+    def calibrate(
+        self,
+        forest: _LocalForest | None,
+        share: float,
+        ordered: _LocalForest | None,
+        weight: float,
+        rng: np.random.Generator,
+    ) -> Calibration:
         """Calibration of the levels by held-out rows."""
         curves, some = self._quantiles(forest, share, GRID, self.order[: PARTS_OPTIONS.judged])
+        if ordered is not None:
+            values = ordered.quantiles(GRID, some)
+            known = np.isfinite(values[:, 0])
+            curves, some = blend(curves[known], values[known], weight), some[known]
         if len(some) == 0:
             return Calibration.identity()
         return Calibration.from_pit(randomized_pit(self.y[some], curves, rng), self.weight[some])
@@ -420,7 +485,9 @@ def estimate_shaped_stages(n_rows: int, n_columns: int, names: Sequence[str]) ->
     """Stages of a fit with shapes, and the seconds each is expected to take."""
     _, forests, last = estimate_tabular_stages(n_rows, n_columns)
     kernel = estimate_shaped_seconds(min(n_rows, OPTIONS.max_rows))
-    return {KERNEL_STAGE: kernel, RESIDUAL_STAGE: forests / 2 if "residual_forest" in names else 0.0, LAST_STAGE: last}
+    wanted = {RESIDUAL_STAGE: "residual_forest", FOREST_STAGE: "forest"}
+    grown = {stage: forests / 2 if name in names else 0.0 for stage, name in wanted.items()}
+    return {KERNEL_STAGE: kernel, **grown, LAST_STAGE: last}
 
 
 def describe_violation(parts: ShapedParts, shapes: Shapes, X: Array) -> dict[str, float]:

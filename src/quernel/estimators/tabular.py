@@ -79,7 +79,7 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         them.
     parts : sequence of names, default=("kernel", "residual_forest", "forest")
         The parts to fit. Tables of fewer than 30 different rows have the forest only. With shapes, "kernel" is a must
-        and "forest" left out: grown on y, it has none.
+        and "forest" ordered along monotone columns.
     n_trees : int, default=100
         Trees of each forest.
     n_components : int or "auto", default="auto"
@@ -96,8 +96,8 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         the outermost of 0.8, 0.9 and 0.95 that about 200 rows exceed, or 0.8.
     monotone : dict from columns to 1 or -1, or None, default=None
         Columns, by name or position, with which all quantiles rise (1) or fall (-1), all else being equal, such as
-        ``{"mileage": -1}``. With this or a parameter below, the fit is another one: a constrained kernel, and a forest
-        of the other columns that moves its levels (docs/shapes.md).
+        ``{"mileage": -1}``. With this or a parameter below, the fit is another one: a constrained kernel, a forest
+        of the other columns that moves its levels, and an ordered forest (docs/shapes.md).
     convex : dict from columns to 1 or -1, or None, default=None
         Columns in which all quantiles are convex (1) or concave (-1).
     lower, upper : float or None, default=None
@@ -121,7 +121,7 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         The fitted parts.
     shares_ : dict from names of parts to their weights, which sum to 1
         Parts without weight are left out, here and in `parts_`. With shapes, how far levels are those of the kernel,
-        and those of the forest.
+        those of the forest of scores, and the weight of the ordered forest.
     duality_gap_ : ndarray of shape (2,), or None without a kernel
         Relative duality gaps of the kernel ridge regressions, of m and of log s; with shapes, (5,), those of the
         constrained quantile regressions at the levels 0.02, 0.2, 0.5, 0.8 and 0.98.

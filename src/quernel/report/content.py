@@ -298,6 +298,7 @@ PARTS = {
 SHAPED_PARTS = {
     "kernel": "quantiles that vary smoothly with the columns and have the shapes, at levels as they are",
     "residual_forest": "the same quantiles, at levels that depend on the columns without a shape",
+    "forest": "the targets of training rows that share leaves of trees with the row, ordered along monotone columns",
 }
 
 
