@@ -43,6 +43,7 @@ class GridOptions:
 
     n_values: int = 16  # grid values at quantiles of a column, and as many at equal distances
     n_anchors: int = 250  # rows at which the whole grid is checked
+    n_bound_points: int = 20_000  # of the grids of all columns, where only bounds are asked for
     # Elsewhere: rows, half of them with columns of other rows, and values between two neighbours of the grid.
     n_measured: int = 200
     n_between: int = 3
@@ -396,15 +397,18 @@ class _Builder:
 def build_constraints(shapes: Shapes, X: Array) -> ShapeConstraints:
     """The constraints on curves at these training rows (n, d) and on the grids."""
     X = np.asarray(X, dtype=float)
-    # Curves are clipped to bounds where they leave them, which keeps them monotone but may not keep their bend.
     builder, inside = _Builder(X), [np.arange(len(X))]
     anchors = hash_sample_indices(X, OPTIONS.n_anchors)
     for j in shapes.columns:
         grid, present = choose_grid(X[:, j]), _present(shapes, X, j)
-        points = _add_grid(builder, X[anchors[present[anchors]]], grid, j, shapes)
-        inside += [points] if shapes.convex else []
+        inside.append(_add_grid(builder, X[anchors[present[anchors]]], grid, j, shapes))
         _add_rows(builder, X, np.flatnonzero(present), grid, j, shapes)
     bounds = [bound for bound in ((1, shapes.lower), (-1, shapes.upper)) if bound[1] is not None]
+    if bounds and not shapes.columns:
+        for j in range(X.shape[1]):
+            grid = choose_grid(X[:, j])
+            some = anchors[: max(OPTIONS.n_bound_points // (len(grid) * X.shape[1]), 1)]
+            inside.append(_add_grid(builder, X[some], grid, j, shapes))
     for sign, bound in bounds:
         assert bound is not None
         builder.add([np.concatenate(inside)], [sign], sign * bound)
