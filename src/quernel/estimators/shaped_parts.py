@@ -244,8 +244,8 @@ def fit_shaped_parts(
     calibration = judged.calibrate(*found, rng) if calibrate else Calibration.identity()
     shares = {"kernel": (1 - weight) * (1 - share), "residual_forest": (1 - weight) * share, "forest": weight}
     kept = {name: float(one) for name, one in shares.items() if one > 0}
-    cuts = (None if one is None else one.cut for one in (forest, ordered))
-    return ShapedParts(kept, calibration, judged.smooth, free, notes, *cuts, seen)
+    local_cut, ordered_cut = (None if one is None else one.cut for one in (forest, ordered))
+    return ShapedParts(kept, calibration, judged.smooth, free, notes, local_cut, ordered_cut, seen)
 
 
 def _make_kernel(shapes: Shapes, n_components: int | None, rng: np.random.Generator) -> KernelQuantileRegressor:
