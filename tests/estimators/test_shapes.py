@@ -161,3 +161,19 @@ def test_trends_are_saved_and_exported(sampling, tmp_path):
     (name,) = (one.name for one in session.get_inputs())
     found = session.run(None, {name: X})[0]
     np.testing.assert_allclose(found, model.predict(X), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [300, 2500])
+def test_levels_hold_where_constraints_bind(n):
+    def draw(n, seed):
+        rng = np.random.default_rng(seed)
+        X = rng.random((n, 3))
+        return X, np.sin(6 * X[:, 1]) - 2 * X[:, 0] - X[:, 2] + rng.standard_normal(n)
+
+    X, y = draw(n, 0)
+    settings = {"bandwidth": 0.25, "alpha": 3e-4 / n, "n_components": 150, "tol": 1e-4, "random_state": 0}
+    model = KernelQuantileRegressor([0.1, 0.5, 0.9], monotone={0: 1, 2: 1}, **settings).fit(X, y)
+    assert model.level_shift_.any()
+    X_new, y_new = draw(4000, 99)
+    below = np.mean(y_new[:, None] <= model.predict(X_new), axis=0)
+    np.testing.assert_allclose(below, [0.1, 0.5, 0.9], atol=0.035)

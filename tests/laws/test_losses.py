@@ -357,3 +357,10 @@ def test_columns_of_many_targets_have_the_quantiles_that_each_has_alone():
     share = np.full(len(y), 1 / len(y))
     alone = [Pinball([level]).fit_constant(column, share)[0] for column, level in zip(y.T, (0.2, 0.8), strict=True)]
     np.testing.assert_array_equal(Pinball([0.2, 0.8]).fit_constant(y, share), alone)
+
+
+def test_the_mean_of_equal_targets_is_that_target():
+    rng = np.random.default_rng(0)
+    for value in rng.standard_normal(50):
+        share = 10.0 ** rng.uniform(-12, 0, 1000)
+        assert np.all(losses.Squared().fit_constant(np.full(1000, value), share / share.sum()) == value)

@@ -19,6 +19,7 @@ from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_n
 from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
 from quernel.estimators.shapes import (
+    ShapeConstraints,
     build_constraints,
     check_shapes,
     clip_to_bounds,
@@ -378,7 +379,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             solution = self._solve(
                 plan, data, loss, start, budget, solver=solver, points=points, constraints=constraints
             )
-            own = self._describe_levels(levels, single, data, plan, solution)
+            own = self._describe_levels(levels, single, data, plan, solution, constraints)
             if shapes is not None:
                 own |= describe_shapes(shapes, data.rows.X, levels, self.noncrossing, solution, own)
             own |= self._fit_tails(tail_levels, data, plan, solution, budget)
@@ -399,7 +400,13 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         return dict(zip(("lower_tail_", "upper_tail_"), tails, strict=True))
 
     def _describe_levels(
-        self, levels: Array, single: bool, data: FitData, plan: FitPlan, solution: Solution
+        self,
+        levels: Array,
+        single: bool,
+        data: FitData,
+        plan: FitPlan,
+        solution: Solution,
+        constraints: ShapeConstraints | None = None,
     ) -> dict[str, Any]:
         """Fitted attributes that only quantiles have: levels, shifts, point masses of y, raw crossing rate."""
         summary, result = data.summary, solution.result
@@ -419,8 +426,9 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         shifted = self.recalibrate and keeps_shift(self, masses)
         if shifted and summary.in_memory and (self.noncrossing is not None or len(levels) == 1):
             enter_stage(CALIBRATING)
+            held = None if constraints is None else constraints.held_directions(solution)
             shift = level_shifts(
-                summary.source, summary.centre, Pinball(levels), plan.alpha, self.fit_intercept, solution
+                summary.source, summary.centre, Pinball(levels), plan.alpha, self.fit_intercept, solution, held
             )
         error = feature_error(plan.kernel, solution.feature_map, summary.sample.X)
         own = {

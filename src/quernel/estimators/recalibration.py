@@ -29,12 +29,16 @@ active instead. The geometric mean of the two is taken.
 Row i of m leave-one-out residuals is at the level i / (m + 1): then a new row is below the quantile with the
 probability of the level, on average.
 
+Under shape constraints those that bind stay as they are when a row is left out: features are projected onto what they
+leave free, of which alone a row moves the fit.
+
 Where some of the rows are the landmarks of the features, these are unlike new rows: their features are longer (|phi|^2
 is all of K(x, x)), so that without them the fit is further away. Then only the other rows count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +79,15 @@ class RecalibrationOptions:
 OPTIONS = RecalibrationOptions()
 
 
-def level_shifts(rows: ArrayRows, centre: float, loss: Pinball, alpha: float, intercept: bool, fit: Solution) -> Array:
+def level_shifts(
+    rows: ArrayRows,
+    centre: float,
+    loss: Pinball,
+    alpha: float,
+    intercept: bool,
+    fit: Solution,
+    held: Sequence[Array] | None = None,
+) -> Array:
     """What to add to the predictions of each level, (q,), so that it holds: a quantile of leave-one-out residuals.
 
     Parameters
@@ -85,6 +97,7 @@ def level_shifts(rows: ArrayRows, centre: float, loss: Pinball, alpha: float, in
     loss : Pinball, of q levels
     alpha, intercept : ridge weight, and whether there is an intercept
     fit : the solution, with dual variables (n, q)
+    held : q arrays of shape (M, k), orthonormal bases of the directions that constraints hold; or None without any
     """
     result, share = fit.result, rows.share()
     if Status.STOPPED in result.status:  # no time is left, and what is known of single rows holds at the optimum
@@ -105,12 +118,14 @@ def level_shifts(rows: ArrayRows, centre: float, loss: Pinball, alpha: float, in
         for k, level in enumerate(loss.levels):
             beta = table.total(share * result.dual[:, k]) / (2 * alpha)
             inside = table.total(active[:, k]) > 0
-            if not few or products is None:
+            if not few or products is None or held is not None:
                 picked = np.arange(len(inside)) if few else np.r_[np.flatnonzero(inside), table.sample(~inside)]
                 Phi = fit.feature_map.transform(np.asarray(rows.X[table.first[picked]], dtype=float))
             residual = rows.y[table.first[picked]] - Phi @ result.coef[:, k] - (result.intercept[k] - centre)
             residual[inside[picked]] = 0.0  # but for the tolerance of the solver
             weight = table.weights(picked, np.sign(beta) * ~inside + 3 * is_landmark)
+            if held is not None:
+                Phi, products = Phi - (Phi @ held[k]) @ held[k].T, None
             if few:
                 products = _products(Phi, intercept) if products is None else products
                 move = leave_one_out_moves(products, alpha, beta, residual, weight)

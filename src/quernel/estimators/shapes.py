@@ -47,6 +47,8 @@ class GridOptions:
     # Elsewhere: rows, half of them with columns of other rows, and values between two neighbours of the grid.
     n_measured: int = 200
     n_between: int = 3
+    binding: float = 1e-4  # of the largest slack: constraints with less hold the fit when a row is left out
+    held: float = 1e-10  # of the largest eigenvalue: directions with less are free
     max_stored: int = 500_000_000  # bytes for the features of points; more are computed again when they are needed
 
 
@@ -322,6 +324,18 @@ class ShapeConstraints:
     def slack(self, coef: Array, intercept: Array) -> Array:
         """a f - e, (R, q), in units of y."""
         return self.combination @ self._curves(coef, intercept) - self.target[:, None]
+
+    def held_directions(self, fit: Solution) -> list[Array]:
+        """Orthonormal bases (M, k) of the coefficients that binding differences hold, for each of q curves."""
+        fitted, differences = replace(self, feature_map=fit.feature_map), np.flatnonzero(self._constant == 0)
+        slack = fitted.slack(fit.result.coef, fit.result.intercept)[differences]
+        binds = slack <= OPTIONS.binding * np.abs(slack).max(axis=0, initial=0.0)
+        bases = []
+        for one in binds.T:
+            rows = fitted._combine(differences[one])
+            square, basis = np.linalg.eigh(rows.T @ rows)
+            bases.append(basis[:, square > OPTIONS.held * square[-1]])
+        return bases
 
     def rows(self, index: Index) -> tuple[Array, Array]:
         """(C, d) of shape (c, M + 1), and e (c,); rows that are differences have length 1."""

@@ -256,8 +256,9 @@ class Squared(Piecewise):
         return residual**2
 
     def fit_constant(self, target: Array, share: Array) -> Array:
-        """The weighted mean, shape (q,)."""
-        return np.full(self.n_columns, share @ target / share.sum())
+        """The weighted mean, shape (q,), which rounding does not take beyond the targets: exact if all are equal."""
+        mean = share @ target / share.sum()
+        return np.full(self.n_columns, np.clip(mean, target.min(axis=0), target.max(axis=0)))
 
 
 @dataclass(frozen=True, eq=False)
