@@ -1,5 +1,7 @@
 """Estimators under shape constraints: what holds, what is refused, what a fit must not depend on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ from sklearn.base import clone
 
 import quernel
 from quernel import KernelQuantileRegressor
+from quernel.estimators import shapes
 from quernel.estimators.shapes import along_grid, choose_grid
 
 QUICK = {"n_components": 30, "bandwidth": 0.3, "alpha": 1e-4, "random_state": 0}
@@ -147,10 +150,14 @@ def test_point_masses_are_not_shifted():
 @pytest.mark.parametrize("sampling", ["landmarks", "uniform"])
 def test_trends_are_saved_and_exported(sampling, tmp_path):
     X, y = rows_with_noise(n=60)
+    X = np.column_stack([X, np.random.default_rng(1).random(60)])
     settings = QUICK | {"n_components": 20, "sampling": sampling}
-    shapes = {"monotone": {0: 1}, "convex": {0: 1, 1: 1}, "noncrossing": "joint"}
-    model = KernelQuantileRegressor(LEVELS, **shapes, **settings).fit(X, y)
-    assert model.coef_.shape == (22, 3)
+    asked = {"monotone": {0: 1}, "convex": {0: 1, 1: 1}, "noncrossing": "joint"}
+    model = KernelQuantileRegressor(LEVELS, **asked, **settings).fit(X, y)
+    # 20 of the kernel, 6 of the third column, these times two trends, two trends
+    assert model.coef_.shape == (20 + 3 * 6 + 2, 3)
+    one_by_one = np.vstack([model.predict(row[None]) for row in X])
+    np.testing.assert_allclose(one_by_one, model.predict(X), rtol=1e-13)
     quernel.save(model, tmp_path / "m.quernel")
     np.testing.assert_allclose(quernel.load(tmp_path / "m.quernel").predict(X), model.predict(X), rtol=1e-9)
     with pytest.raises(ValueError, match="kernel_gap is for fits without monotone or convex columns"):
@@ -177,3 +184,26 @@ def test_levels_hold_where_constraints_bind(n):
     X_new, y_new = draw(4000, 99)
     below = np.mean(y_new[:, None] <= model.predict(X_new), axis=0)
     np.testing.assert_allclose(below, [0.1, 0.5, 0.9], atol=0.035)
+
+
+def test_what_lies_far_from_the_rows_does_not_hold_the_fit_back(monkeypatch):
+    """Negative control: without functions of the other columns alone constraints where no rows are cost accuracy."""
+
+    def draw(n, seed):
+        rng = np.random.default_rng(seed)
+        x1 = rng.random(n)
+        X = np.column_stack([x1 + 0.1 * rng.random(n), x1, rng.random(n)])  # the first two hardly differ
+        return X, X[:, 0] + 3 * np.sin(9 * x1) + 0.3 * rng.standard_normal(n)
+
+    def error():
+        settings = {"kernel": "laplacian", "sampling": "landmarks", "bandwidth": 0.6, "random_state": 0}
+        model = KernelQuantileRegressor(0.5, n_components=60, alpha=1e-6, monotone={0: 1}, **settings).fit(
+            *draw(300, 0)
+        )
+        assert model.duality_gap_.max() <= model.tol
+        X, y = draw(1000, 1)
+        return np.mean(np.abs(y - model.predict(X)))
+
+    with_others = error()
+    monkeypatch.setattr(shapes, "OPTIONS", replace(shapes.OPTIONS, n_others=0))
+    assert with_others < 0.9 * error()

@@ -25,11 +25,13 @@ from scipy import sparse
 from quernel.estimators.inputs import FitData
 from quernel.estimators.levels import rearrange
 from quernel.estimators.solve import Solution, evaluate_outputs
-from quernel.features import TrendFeatures
+from quernel.features import Nystroem, TrendFeatures
 from quernel.features.sampling import hash_sample_indices
+from quernel.kernels import Linear
 from quernel.objective.problem import Centring
 from quernel.tables import TableEncoder
 from quernel.tables.columns import NumericColumn
+from quernel.tuning.alpha import has_gram
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -39,15 +41,20 @@ PARAMETERS = ("monotone", "convex", "lower", "upper")
 
 @dataclass(frozen=True)
 class GridOptions:
-    """Where shapes are checked."""
+    """Where shapes are checked, and what helps a kernel to have them."""
 
     n_values: int = 16  # grid values at quantiles of a column, and as many at equal distances
     n_anchors: int = 250  # rows at which the whole grid is checked
     n_bound_points: int = 20_000  # of the grids of all columns, where only bounds are asked for
+    # Landmarks, at most, for functions of the columns without a shape; their kernel, products with trends included, has
+    # this share of the kernel's trace. With a nugget rounding errors of predictions do not show in differences.
+    n_others: int = 100
+    share_of_others: float = 0.1
+    nugget: float = 1e-6
     # Elsewhere: rows, half of them with columns of other rows, and values between two neighbours of the grid.
     n_measured: int = 200
     n_between: int = 3
-    binding: float = 1e-4  # of the largest slack: constraints with less hold the fit when a row is left out
+    binding: float = 3e-4  # of the largest slack: constraints with less hold the fit when a row is left out
     held: float = 1e-10  # of the largest eigenvalue: directions with less are free
     max_stored: int = 500_000_000  # bytes for the features of points; more are computed again when they are needed
 
@@ -309,17 +316,30 @@ class ShapeConstraints:
         return evaluate_outputs(self.feature_map, coef, intercept, self.feature_map.n_components_, self.points)
 
     def use(self, feature_map: Any) -> ShapeConstraints:
-        """The constraints on curves of this feature map, to which a trend of every constrained column is added.
+        """The constraints on curves of this feature map, to which functions that have the shapes are added.
 
-        Trends have the shapes strictly, everywhere. Without them functions of a kernel that decays away from the rows
-        may have to be constant there, and are then held back by constraints that nobody sees.
+        A trend of every constrained column has its shape strictly, everywhere; features of the other columns have it,
+        too, and so have their products with trends, if the factor is not negative. Functions of a kernel that decays
+        away from the rows have the shapes only where they are nearly constant: alone they are held back by constraints
+        where there are no rows.
         """
         if columns := self.shapes.columns:
             monotone, convex = (
                 [int(one.get(j, 0)) for j in columns] for one in (self.shapes.monotone, self.shapes.convex)
             )
-            feature_map = TrendFeatures(feature_map, columns, monotone, convex).fit(self.points)
+            others, weight = self._choose_others(feature_map), np.sqrt(OPTIONS.share_of_others / (1 + len(columns)))
+            feature_map = TrendFeatures(feature_map, columns, monotone, convex, others, float(weight)).fit(self.points)
         return replace(self, feature_map=feature_map)
+
+    def _choose_others(self, feature_map: Any) -> Nystroem | None:
+        """Landmarks of the feature map's kernel for the other columns; None if there are none, or it has no kernel."""
+        kernel, columns = getattr(feature_map, "kernel", None), self.shapes.columns
+        if kernel is None or isinstance(kernel, Linear) or not has_gram(kernel):
+            return None
+        n_landmarks = min(feature_map.n_components_ // (1 + len(columns)), OPTIONS.n_others)
+        if not n_landmarks or len(columns) == self.points.shape[1]:
+            return None
+        return Nystroem(kernel, n_landmarks, landmarks="distinct", nugget=OPTIONS.nugget)
 
     def slack(self, coef: Array, intercept: Array) -> Array:
         """a f - e, (R, q), in units of y."""

@@ -58,6 +58,9 @@ class Nystroem(TransformerMixin, BaseEstimator):
         For "leverage": the ridge penalty of the scores.
     random_state : int, numpy Generator, numpy RandomState or None
         Seed or generator of the choice of landmarks.
+    nugget : float, default=0.0
+        Added to the diagonal of K(P, P), as a share of its mean. Features of a kernel with fast decaying eigenvalues
+        keep more digits that way, and lose its finest detail.
 
     Attributes
     ----------
@@ -77,12 +80,14 @@ class Nystroem(TransformerMixin, BaseEstimator):
         landmarks: str = "uniform",
         alpha: float | None = None,
         random_state: Any = None,
+        nugget: float = 0.0,
     ) -> None:
         self.kernel = kernel
         self.n_components = n_components
         self.landmarks = landmarks
         self.alpha = alpha
         self.random_state = random_state
+        self.nugget = nugget
 
     def fit(self, X: Array, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
         """Choose the landmarks among the rows of X and decompose their Gram matrix.
@@ -103,7 +108,10 @@ class Nystroem(TransformerMixin, BaseEstimator):
             assert self.alpha is not None
             chosen = _choose_by_leverage(kernel, X, weight / weight.sum(), size, self.alpha, rng)
         self.landmarks_ = np.array(X[chosen], dtype=float)
-        self.projection_, self._triangular = _invert_root(kernel.gram(self.landmarks_, self.landmarks_))
+        gram = kernel.gram(self.landmarks_, self.landmarks_)
+        if self.nugget:
+            gram[np.diag_indices_from(gram)] += self.nugget * gram.diagonal().mean()
+        self.projection_, self._triangular = _invert_root(gram)
         self.n_components_ = int(self.projection_.shape[1])
         return self
 

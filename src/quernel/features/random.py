@@ -273,62 +273,108 @@ class PrecomputedFeatures(TransformerMixin, BaseEstimator):
 
 
 class TrendFeatures(TransformerMixin, BaseEstimator):
-    """The features of another map, and a trend of each of some columns: x, x^2 or an exponential, with a sign.
+    """The features of another map, and functions that have a shape in some columns wherever these are.
 
-    A trend has the shape that is asked for in its column everywhere: x if it is to be monotone, x^2 if convex, exp(x)
-    or the like if both. Trends are standardised.
+    A trend t_j(x) has the shape that is asked for in its column everywhere: x if it is to be monotone, x^2 if convex,
+    exp(x) or the like if both, with a sign. With features g(x) of the *other* columns, in which these columns stay at
+    one value, there are g(x) and all products t_j(x) g(x), too: functions that are constant, or follow the trend, along
+    these columns at a rate that depends on the others.
 
     Parameters
     ----------
     base : fitted feature map
     columns : list of p positions
     monotone, convex : lists of p numbers, 1, -1 or 0 for no constraint
+    others : feature map for g, to be fitted, or None for none
+    weight : float, by which its features are multiplied
     """
 
-    def __init__(self, base: Any, columns: list[int], monotone: list[int], convex: list[int]) -> None:
+    def __init__(
+        self,
+        base: Any,
+        columns: list[int],
+        monotone: list[int],
+        convex: list[int],
+        others: Any = None,
+        weight: float = 1.0,
+    ) -> None:
         self.base = base
         self.columns = columns
         self.monotone = monotone
         self.convex = convex
+        self.others = others
+        self.weight = weight
 
     def fit(self, X: Array, y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
         """Find the ranges of the columns, and the means and standard deviations of the trends."""
         x = np.asarray(X, dtype=float)[:, self.columns]
         self.low_, self.range_ = x.min(axis=0), np.ptp(x, axis=0)
         self.range_[self.range_ == 0] = 1.0
-        trends = self.trends((x - self.low_) / self.range_)
+        self.mean_, self.scale_ = np.zeros(x.shape[1]), np.ones(x.shape[1])
+        trends = self._trends(X)
         self.mean_, self.scale_ = trends.mean(axis=0), trends.std(axis=0)
         self.scale_[self.scale_ == 0] = 1.0
-        self.n_components_ = self.base.n_components_ + len(self.columns)
+        if self.others is not None:
+            self.others.fit(self._hold(X))
+        self._count()
         return self
+
+    def _count(self) -> None:
+        self.n_components_ = self.base.n_components_ + len(self.columns)
+        if self.others is not None:
+            self.n_components_ += (1 + len(self.columns)) * self.others.n_components_
 
     def on(self, base: Any) -> TrendFeatures:
         """The same trends with the features of another map."""
-        other = TrendFeatures(base, self.columns, self.monotone, self.convex)
+        other = TrendFeatures(base, self.columns, self.monotone, self.convex, self.others, self.weight)
         other.low_, other.range_, other.mean_, other.scale_ = self.low_, self.range_, self.mean_, self.scale_
-        other.n_components_ = base.n_components_ + len(self.columns)
+        other._count()
         return other
 
-    def trends(self, x: Array) -> Array:
-        """Trends (n, p), not standardised, of columns (n, p) in units of their ranges."""
-        sign, bend = np.array(self.monotone), np.array(self.convex)
-        return np.where(bend == 0, sign * x, bend * np.where(sign == 0, x * x, np.exp(sign * bend * x)))
-
     def transform(self, X: Array) -> Array:
-        """The base's features, then the trends, shape (n, n_components_)."""
-        return np.column_stack([self.base.transform(X), self._standardised(X)])
+        """The base's features, those of the others, their products with each trend, then the trends; (n, M)."""
+        parts, trends = [self.base.transform(X)], self._trends(X)
+        if self.others is not None:
+            features = self.weight * self.others.transform(self._hold(X))
+            parts += [features, *(features * trend[:, None] for trend in trends.T)]
+        return np.column_stack([*parts, trends])
 
     def curves(self, X: Array, coef: Array) -> Array:
         """Phi u, shape (n, q)."""
-        M = self.base.n_components_
-        multiply = getattr(self.base, "curves", lambda X, coef: self.base.transform(X) @ coef)
-        return multiply(X, coef[:M]) + self._standardised(X) @ coef[M:]
+        trends, (of_base, of_others, of_trends) = self._trends(X), self.split(coef)
+        values = _multiply(self.base, X, of_base) + trends @ of_trends
+        if self.others is not None:
+            parts = _multiply(self.others, self._hold(X), self.weight * np.hstack(list(of_others)))
+            parts = parts.reshape(len(X), len(of_others), -1)
+            values += parts[:, 0] + np.sum(parts[:, 1:] * trends[:, :, None], axis=1)
+        return values
+
+    def split(self, coef: Array) -> tuple[Array, Array, Array]:
+        """Coefficients of the base, of the others, alone and times each trend (1 + p, m, q), and of the trends."""
+        first, last = self.base.n_components_, len(coef) - len(self.columns)
+        return coef[:first], coef[first:last].reshape(1 + len(self.columns), -1, coef.shape[1]), coef[last:]
 
     def prepare(self, n_rows: int) -> None:
-        """Prepare the base for this many rows."""
-        if hasattr(self.base, "prepare"):
-            self.base.prepare(n_rows)
+        """Prepare the maps for this many rows."""
+        for one in (self.base, self.others):
+            if hasattr(one, "prepare"):
+                one.prepare(n_rows)
 
-    def _standardised(self, X: Array) -> Array:
-        trends = self.trends((np.asarray(X, dtype=float)[:, self.columns] - self.low_) / self.range_)
+    def _hold(self, X: Array) -> Array:
+        """Rows whose columns with a trend are at one value."""
+        held = np.array(X, dtype=float)
+        held[:, self.columns] = 0.0
+        return held
+
+    def _trends(self, X: Array) -> Array:
+        """Trends (n, p) of columns in units of their ranges, standardised once `fit` has found how."""
+        x = (np.asarray(X, dtype=float)[:, self.columns] - self.low_) / self.range_
+        sign, bend = np.array(self.monotone), np.array(self.convex)
+        trends = np.where(bend == 0, sign * x, bend * np.where(sign == 0, x * x, np.exp(sign * bend * x)))
         return (trends - self.mean_) / self.scale_
+
+
+def _multiply(feature_map: Any, X: Array, coef: Array) -> Array:
+    """Phi u, (n, q), without forming Phi where the map can."""
+    multiply = getattr(feature_map, "curves", lambda X, coef: feature_map.transform(X) @ coef)
+    return multiply(X, coef)

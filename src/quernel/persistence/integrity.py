@@ -189,7 +189,11 @@ def _check_kernel_model(model: KernelEstimator) -> None:
     n_columns = len(model.encoder_.names) if hasattr(model, "encoder_") else model.n_features_in_
     base = model.feature_map_
     if isinstance(base, TrendFeatures):
-        if not isinstance(base.base, FEATURE_MAPS[:-1]) or shape[0] != base.base.n_components_ + len(base.columns):
+        inner, p = base.base, len(base.columns)
+        if not isinstance(inner, FEATURE_MAPS[:-1]) or not isinstance(base.others, Nystroem | None):
+            raise ValueError("its trends are not those of a feature map")
+        n_others = 0 if base.others is None else base.others.n_components_
+        if shape[0] != inner.n_components_ + (1 + p) * n_others + p:
             raise ValueError("its trends are not those of a feature map")
         if min(base.columns) < 0 or max(base.columns) >= n_columns:
             raise ValueError(f"its trends are not those of {n_columns} columns")

@@ -341,8 +341,13 @@ def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
     Maps with landmarks need no features: phi(x)'u is a sum of kernel values K(x, p) times weights, found here.
     """
     if isinstance(feature_map, TrendFeatures):
-        M = feature_map.base.n_components_
-        return feature_map_dot(feature_map.base, x, coef[:M]) + _trends_dot(feature_map, x, coef[M:])
+        of_base, of_others, of_trends = feature_map.split(coef)
+        trends = _trends(feature_map, x)
+        terms = [feature_map_dot(feature_map.base, x, of_base)]
+        terms += [trend @ of_trends[k : k + 1] for k, trend in enumerate(trends)]
+        return add_all(
+            terms if feature_map.others is None else [*terms, _others_dot(feature_map, x, trends, of_others)]
+        )
     if isinstance(feature_map, PrecomputedFeatures):
         return x @ coef
     kernel = resolve(feature_map.kernel)
@@ -360,14 +365,22 @@ def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
     return add_all(terms)
 
 
-def _trends_dot(features: TrendFeatures, x: Tensor, coef: Array) -> Tensor:
-    """Return the trends times coefficients (p, q), shape (n, q)."""
-    terms, offset = [], -(features.mean_ / features.scale_) @ coef
+def _trends(features: TrendFeatures, x: Tensor) -> list[Tensor]:
+    """Return the standardised trends, (n, 1) each."""
+    found = []
     for k, (sign, bend) in enumerate(zip(features.monotone, features.convex, strict=True)):
         own = (x.take(np.array([features.columns[k]]), axis=1) - features.low_[k]) / features.range_[k]
         trend = own * float(sign) if not bend else (exp(own * float(sign * bend)) if sign else own * own) * float(bend)
-        terms.append(trend @ (coef[k : k + 1] / features.scale_[k]))
-    return add_all(terms) + offset
+        found.append((trend - features.mean_[k]) / features.scale_[k])
+    return found
+
+
+def _others_dot(features: TrendFeatures, x: Tensor, trends: list[Tensor], coef: Array) -> Tensor:
+    """Return the features of the other columns, alone and times each trend, times coefficients (1 + p, m, q)."""
+    free = np.ones(features.others.landmarks_.shape[1])
+    free[features.columns] = 0.0
+    first, *products = (feature_map_dot(features.others, x * free, features.weight * one) for one in coef)
+    return add_all([first, *(one * trend for one, trend in zip(products, trends, strict=True))])
 
 
 def _kernel_sum(kernel: Kernel, x: Tensor, landmarks: Array, weights: Array) -> Tensor:
