@@ -444,7 +444,7 @@ def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = find_baselines()
-    assert [name.split(",")[0] for name in found] == [
+    assert [name.split(" (")[0] for name in found] == [
         "Unconditional quantiles", "Linear quantile regression", "Gradient boosting",
     ]  # fmt: skip
 

@@ -97,9 +97,9 @@ def find_baselines() -> dict[str, Baseline]:
         "Linear quantile regression": predict_linear,
     }
     if importlib.util.find_spec("lightgbm") is not None:
-        found[f"LightGBM, {OPTIONS.n_trees} trees, not tuned"] = predict_lightgbm
+        found[f"LightGBM ({OPTIONS.n_trees} trees, not tuned)"] = predict_lightgbm
     else:
-        found[f"Gradient boosting, {OPTIONS.n_slow_trees} trees, not tuned"] = predict_boosting
+        found[f"Gradient boosting ({OPTIONS.n_slow_trees} trees, not tuned)"] = predict_boosting
     return found
 
 
