@@ -83,7 +83,7 @@ html_theme_options = {
     "show_prev_next": True,
     "navigation_with_keys": False,
     "pygments_light_style": "tango",
-    "pygments_dark_style": "monokai",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {"getting_started": [], "coming_from": [], "cite": [], "index": []}
 

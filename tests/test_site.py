@@ -1,5 +1,7 @@
 """The pages of the documentation site: their snippets run, their links lead somewhere, and each has its place."""
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -118,6 +120,18 @@ def test_every_page_is_in_one_table_of_contents():
             listed += [line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")]
     names = [name for entry in listed for name in PAGES if re.fullmatch(entry.replace("*", ".*"), name)]
     assert sorted(names) == sorted(set(PAGES) - {"index"})
+
+
+def test_every_public_name_has_a_place_in_the_reference():
+    """Classes and functions have pages, made from their docstrings; other names are in that of their module."""
+    modules = re.findall(r"^   (quernel[.\w]*)$", (DOCS / "api.rst").read_text(), re.M)
+    assert len(modules) == 14
+    for name in modules:
+        module = importlib.import_module(name)
+        for public in set(module.__all__) - {"__version__"}:
+            value = getattr(module, public)
+            own = inspect.isclass(value) or inspect.isfunction(value)
+            assert value.__doc__ if own else f"`{public}`" in module.__doc__, f"{name}.{public}"
 
 
 def test_the_version_is_the_same_everywhere():

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quernel.report.formatting import format_number
+import quernel
+from quernel import TabularQuantileRegressor
+from quernel.report.formatting import format_number, format_numbers
 from support.report_page import made
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -140,16 +142,23 @@ document.body.dataset.found = JSON.stringify([panel.hidden, JSON.parse(panel.dat
 </script></body>"""
 
 
-def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path):
-    """The panel's own inputs, sent to `predict`: what it shows is the same, to all printed digits."""
-    table, model, _, evaluation, page = made()
-    document, errors = opened(tmp_path, page.replace("</body>", MOVE))
+def moved(folder, page):
+    """What is stored in the page's what-if panel, the values of its inputs at each point, and what it shows there."""
+    document, errors = opened(folder, page.replace("</body>", MOVE))
     assert errors == []
     hidden, numbers, found = json.loads(unescape(re.findall(r'data-found="([^"]*)"', document)[0]))
     assert not hidden
     names = re.findall(r'<label for="if-\d">(.*?)</label>', page)
     assert len(names) == 2
     points = [dict(zip(names, pair, strict=True)) for pair in itertools.product(*numbers["values"])]
+    return numbers, points, found
+
+
+def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path):
+    """The panel's own inputs, sent to `predict`: what it shows is the same, to all printed digits."""
+    table, model, _, evaluation, page = made()
+    numbers, points, found = moved(tmp_path, page)
+    names = list(points[0])
     expected = model.predict(pd.DataFrame([numbers["row"] | point for point in points]))
     assert len(found) == len(points) > 20
     assert np.ptp(expected) > 0.3 * np.std(evaluation.y)
@@ -166,3 +175,20 @@ def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path
     start = [int(value) for value in re.findall(r'id="if-\d" min="0" max="\d+" value="(\d+)"', page)]
     own = [values[k] for values, k in zip(numbers["values"], start, strict=True)]
     assert own == [numbers["row"][name] for name in names]
+
+
+def test_the_what_if_panel_predicts_at_categories_and_dates(tmp_path):
+    rng = np.random.default_rng(0)
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, 400), unit="D")
+    frame = pd.DataFrame({"place": rng.choice(["north", "south", "east"], 400), "day": days, "x": rng.random(400)})
+    y = 100 * (frame["place"] == "north") + days.day_of_year + 10 * rng.standard_normal(400)
+    model = TabularQuantileRegressor([0.1, 0.5, 0.9], n_trees=20, random_state=0).fit(frame[:300], y[:300])
+    numbers, points, found = moved(tmp_path, quernel.make_report(model, frame[300:], y[300:]))
+    assert set(points[0]) == {"place", "day"}
+    assert len({point["place"] for point in points}) == 3
+    expected = model.predict(pd.DataFrame([numbers["row"] | point for point in points]))
+    assert np.ptp(expected[:, 1]) > 200
+    assert [curve for _, curve, _ in found] == [list(format_numbers(quantiles))[::-1] for quantiles in expected]
+    for (labels, _, _), point in zip(found, points, strict=True):
+        shown = dict(zip(point, labels, strict=True))
+        assert (shown["place"], pd.Timestamp(shown["day"])) == (point["place"], pd.Timestamp(point["day"]))

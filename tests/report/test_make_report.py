@@ -165,6 +165,11 @@ def test_the_top_names_the_baseline_that_wins_and_what_to_try():
     assert "has a lower loss" not in page_with(baselines=worse)[1]
 
 
+def test_the_top_warns_of_rows_that_the_model_may_have_seen():
+    for unseen in (True, False):
+        assert ("If the model was fitted to any of these rows" in page_with(unseen=unseen)[1]) != unseen
+
+
 def test_overfitting_is_said_where_training_rows_show_it_and_not_else():
     evaluation = made()[3]
     ours = evaluation.losses().mean()

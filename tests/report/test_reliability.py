@@ -103,6 +103,19 @@ def test_later_rows_that_have_risen_are_said_to_have():
         evaluation = evaluate_by_refitting(model, training, time_ordered=True)
         drift = " ".join(compute_periods(evaluation, table.slice(800), np.arange(800, 1000)).drift)
         assert ("Targets have risen since the training rows: 100" in drift) == (rise > 0)
+        assert ("Rows after the training rows differ from them" in drift) == (rise > 0)
+
+
+def test_later_rows_that_spread_more_are_said_to_be_covered_less():
+    rng = np.random.default_rng(0)
+    for scale in (1.0, 3.0):
+        table = pa.table({"x": rng.random(1000), "y": rng.standard_normal(1000) * np.repeat([1, scale], [800, 200])})
+        training = prepare(table, ReadOptions("y"))
+        estimator = KernelQuantileRegressor(LEVELS, kernel="linear").fit(training.rows.X, training.rows.y)
+        evaluation = evaluate_by_refitting(TableModel(training.encoder, estimator, "y"), training, time_ordered=True)
+        drift = " ".join(compute_periods(evaluation, table.slice(800), np.arange(800, 1000)).drift)
+        assert ("differ from them: the 90\u00a0% interval covers" in drift) == (scale > 1)
+        assert "Targets have" not in drift
 
 
 @pytest.mark.parametrize(("alpha", "word"), [(1e-9, "overfits"), (10.0, "underfits")])

@@ -20,7 +20,13 @@ from quernel.report import charts, evaluate_by_refitting, evaluate_on, held_out_
 from quernel.report.charts import Chart, round_ticks
 from quernel.report.content import describe_choices
 from quernel.report.effects import compute_fans
-from quernel.report.evaluation import EvaluationOptions, find_baselines, predict_linear, predict_unconditional
+from quernel.report.evaluation import (
+    EvaluationOptions,
+    find_baselines,
+    predict_boosting,
+    predict_linear,
+    predict_unconditional,
+)
 from quernel.report.formatting import format_number, format_tick
 from quernel.tables.training_data import read_numbers
 from support.command_line import run
@@ -437,7 +443,22 @@ def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
     np.testing.assert_allclose(curves, np.tile(-np.quantile(np.arange(50.0), [0.9, 0.1]), (3, 1)))
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert len(find_baselines()) == 2
+    found = find_baselines()
+    assert [name.split(" (")[0] for name in found] == [
+        "Unconditional quantiles", "Linear quantile regression", "Gradient boosting",
+    ]  # fmt: skip
+
+
+def test_without_lightgbm_the_baseline_is_boosting_by_scikit_learn():
+    rng = np.random.default_rng(0)
+    X, levels = rng.random((1500, 2)), np.array([0.1, 0.5, 0.9])
+    y = np.where(X[:, 0] > 0.5, 5, 0) + (1 + X[:, 1]) * rng.standard_normal(1500)
+    curves = predict_boosting(X[:1000], y[:1000], X[1000:], levels)
+    assert (np.diff(curves) >= 0).all()
+    np.testing.assert_allclose((y[1000:, None] <= curves).mean(axis=0), levels, atol=0.12)  # boosting is not calibrated
+    assert pinball(y[1000:], curves, levels) < 0.6 * pinball(
+        y[1000:], np.tile(np.quantile(y, levels), (500, 1)), levels
+    )
 
 
 def test_a_fan_is_the_mean_of_predictions_for_rows_with_such_values():

@@ -3,7 +3,8 @@
 Two layers. A *row source* holds raw rows, X (n, d), y and weights: `ArrayRows` in memory, `MemmapRows` and
 `ParquetRows` out of core, `DaskRows` on a cluster. A *design matrix* maps them into feature space, Phi (n, M), and is
 all that the objective and the solvers know of data: `InMemoryDesign`, `StreamedDesign`, `DaskDesign`. What these have
-in common is written down in `protocols.DesignMatrix`.
+in common is written down in `protocols.DesignMatrix`. What a solver stores about the rows of a block is a `BlockState`,
+a dict of arrays by name.
 """
 
 from quernel._machine import available_memory, blocks

@@ -8,6 +8,8 @@ All follow scikit-learn's transformer interface (`fit`, `transform`):
 - `PrecomputedFeatures`  the columns of X as they are: the linear kernel;
 - `TrendFeatures`        features of another map, and a monotone or convex trend of some columns;
 - `LandmarkPredictor`    kernel values at landmarks, for predictions of a fitted model only.
+
+`SAMPLINGS` are the names of the ways to draw random features.
 """
 
 from quernel.features.landmarks import LandmarkPredictor, Nystroem, PivotedCholesky

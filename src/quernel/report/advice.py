@@ -168,10 +168,12 @@ def _doubts(page: Page) -> str:
     if evaluation.outside.mean() >= FEW_ROWS:
         share = f"{evaluation.outside.sum():,} of {len(evaluation.y):,}"
         found.append(f"{share} rows are outside the training range, where predictions are extrapolations")
+    seen = "" if evaluation.unseen else " If the model was fitted to any of these rows, all numbers are too optimistic."
     if not found:
-        return "no group of these rows or period stands out. Beyond the range of the training rows nothing is known."
+        nothing = "no group of these rows or period stands out. Beyond the range of the training rows nothing is known."
+        return nothing + seen
     text = ". ".join(one.rstrip(".")[0].upper() + one.rstrip(".")[1:] for one in found)
-    return f"{text}."
+    return f"{text}.{seen}"
 
 
 def _target_doubts(page: Page) -> list[str]:

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import GroupShuffleSplit
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
 
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
@@ -43,7 +45,8 @@ class EvaluationOptions:
     held_out: float = 0.2  # share of the training rows held out: more make the losses surer and the model worse
     n_folds: int = 5  # of the cross-validation of the baselines, where the model is evaluated on all rows
     max_rows: int = 100_000  # that baselines are fitted to, so that a report does not take longer than the fit
-    n_trees: int = 200  # boosting iterations of LightGBM
+    n_trees: int = 200  # boosting iterations of LightGBM ...
+    n_slow_trees: int = 100  # ... and of scikit-learn, which needs about ten times as long for each
     train_rows: int = 2000  # training rows on which the loss is computed, to tell overfitting
     overfit: float = 0.8  # a kernel model overfits if its loss on training rows is below this share of the held-out one
     underfit: float = 0.9  # it may underfit if that share is above this, and a baseline is better by more than chance
@@ -77,14 +80,26 @@ def predict_lightgbm(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     return np.sort(np.column_stack(curves), axis=1)
 
 
+def predict_boosting(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
+    """Histogram gradient boosting of scikit-learn, one model per level, predictions sorted in each row."""
+    trees = HistGradientBoostingRegressor(
+        loss="quantile", max_iter=OPTIONS.n_slow_trees, early_stopping=False, random_state=0
+    )
+    with threadpool_limits(1):  # its threads spin: beside other work they take many times as long as one alone
+        curves = [clone(trees).set_params(quantile=level).fit(X, y).predict(X_new) for level in levels.tolist()]
+    return np.sort(np.column_stack(curves), axis=1)
+
+
 def find_baselines() -> dict[str, Baseline]:
-    """Return the installed baselines by name."""
+    """Return the baselines by name; boosting is that of LightGBM where it is installed, else that of scikit-learn."""
     found: dict[str, Baseline] = {
         "Unconditional quantiles": predict_unconditional,
         "Linear quantile regression": predict_linear,
     }
     if importlib.util.find_spec("lightgbm") is not None:
-        found[f"LightGBM, {OPTIONS.n_trees} trees, not tuned"] = predict_lightgbm
+        found[f"LightGBM ({OPTIONS.n_trees} trees, not tuned)"] = predict_lightgbm
+    else:
+        found[f"Gradient boosting ({OPTIONS.n_slow_trees} trees, not tuned)"] = predict_boosting
     return found
 
 

@@ -216,7 +216,8 @@ def compute_periods(evaluation: Evaluation, entries: Any, numbers: Index) -> Per
     middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
     above, level = mean(evaluation.y > evaluation.curves[:, middle]), float(evaluation.levels[middle])
     baseline = next(iter(evaluation.baselines), None)
-    drift = _find_drift(coverage, above, level, later=later)
+    nominal = evaluation.intervals()[0].nominal if coverage is not None else 0.0
+    drift = _find_drift(coverage, nominal, above, level, later=later)
     reference = mean(evaluation.row_losses(baseline))  # the model itself, if there are no baselines
     return Periods(name, times, rows, coverage, above, mean(evaluation.row_losses()), reference, drift)
 
@@ -241,21 +242,29 @@ def _find_times(evaluation: Evaluation, entries: Any, numbers: Index) -> tuple[s
     return name, when, bool(np.mean(after) > 0.5)
 
 
-def _find_drift(coverage: Array | None, above: Array, level: float, *, later: bool) -> list[str]:
+def _differs(shares: Array, expected: float) -> bool:
+    """Return whether the mean of the shares of periods (k,) is off by more than chance, and by enough for a word."""
+    limit = t.ppf(1 - OPTIONS.drift_level / 2, len(shares) - 1) * shares.std(ddof=1) / np.sqrt(len(shares))
+    return bool(abs(shares.mean() - expected) > max(limit, OPTIONS.coverage_drift))
+
+
+def _find_drift(coverage: Array | None, nominal: float, above: Array, level: float, *, later: bool) -> list[str]:
     """Return sentences on what changes over periods by more than chance.
 
     Periods count as independent, not rows: those close in time are alike.
     """
     found = []
     which = f"predicted {'median' if level == 0.5 else f'{level:g} quantile'}"
-    off = above.mean() - (1 - level)
-    error = above.std(ddof=1) / np.sqrt(len(above))
-    limit = t.ppf(1 - OPTIONS.drift_level / 2, len(above) - 1) * error
-    if later and abs(off) > max(limit, OPTIONS.coverage_drift):
-        way = "risen" if off > 0 else "fallen"
+    if later and _differs(above, 1 - level):
+        way = "risen" if above.mean() > 1 - level else "fallen"
         found.append(
             f"Targets have {way} since the training rows: {format_share(above.mean(), 0)} of these later rows lie "
             f"above the {which}, and {format_share(1 - level, 0)} were expected."
+        )
+    if later and coverage is not None and coverage.mean() < nominal and _differs(coverage, nominal):
+        found.append(
+            f"Rows after the training rows differ from them: the {format_share(nominal, 0)} interval covers "
+            f"{format_share(coverage.mean(), 0)} of these later rows."
         )
     for shares, what, least in (
         (above, f"share of rows above the {which}", OPTIONS.median_drift),

@@ -10,6 +10,9 @@ exponent r, capacity exponent gamma, and the compatibility of the features (the 
     populations, decomposition  known distributions of rows, the errors of fits to them, similarity of operators, and
                                 bounds on these beside what is measured
     noise                       models of noise with excess risks, self-calibration, local strong convexity
+
+`METHODS` has the methods of Table 1 by name, and `DIMENSION_TOLERANCE` is the relative accuracy of the effective
+dimension of random features in `lemD.7`.
 """
 
 from quernel.theory.decomposition import (
