@@ -328,7 +328,7 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
         fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
         kinds = {column.kind for column in training.encoder.columns_}
-        assert kinds == {"number", "boolean", "text", "date", "time"}
+        assert kinds == {"number", "duration", "boolean", "text", "date", "time"}
         outputs = run(tmp_path / "m.onnx", **quernel.onnx_inputs(fitted_table, new))
         expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)
         np.testing.assert_allclose(outputs["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))

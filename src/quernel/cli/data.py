@@ -20,8 +20,6 @@ from quernel.report.formatting import format_count
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.files import (
-    CSV,
-    PARQUET,
     estimate_bytes,
     file_format,
     find_files,
@@ -75,7 +73,7 @@ class Source:
     def csv_files(self) -> list[Path]:
         """Return the CSV files among them, without those that the query reads by itself."""
         found = [] if self.data is None else find_files(self.data)
-        return [path for path in found if file_format(path) == CSV]
+        return [path for path in found if file_format(path)[0] == "CSV"]
 
     def open(self, options: CsvOptions, needed: ColumnFilter = any_column) -> AbstractContextManager[ParquetTable]:
         """Open the table."""
@@ -113,7 +111,9 @@ def load_training_data(
         raise ValueError(
             f"--missing is for CSV files: {source} is in a format that marks missing values itself. Leave it out."
         )
-    if dask is not None and (source.query is not None or any(file_format(path) != PARQUET for path in source.files())):
+    if dask is not None and (
+        source.query is not None or any(file_format(path)[0] != "Parquet" for path in source.files())
+    ):
         raise TableError(
             f"--dask needs Parquet files, and {source} is none. Convert it first, for example by "
             "polars.scan_csv(...).sink_parquet(...), or leave --dask out to stream it on this machine."

@@ -71,7 +71,7 @@ class ParquetTable:
 
         With their group, and the index of the first of them in it, as an Arrow table.
         """
-        fields = [self.schema.field(name) for name in columns]
+        schema = self.schema.empty_table().select(columns).schema
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
             with open_file(path, self.filesystem) as file:
                 check_stamp(path, self.stamps[path], self.filesystem)
@@ -83,7 +83,7 @@ class ParquetTable:
                         )
                     while start < group.n_rows:
                         with explain_errors(str(group)):
-                            batch = _with_types(next(batches), fields)
+                            batch = cast_batch(next(batches), schema)
                         yield group, start, batch
                         start += len(batch)
                 check_stamp(path, self.stamps[path], self.filesystem)
@@ -207,20 +207,21 @@ def plain_type(kind: Any) -> Any:
     return {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(str(kind), kind)
 
 
-def _with_types(batch: Any, fields: Sequence[Any]) -> Any:
-    """Return a batch as a table of these fields; large integers may lose digits as floating-point numbers."""
+def cast_batch(batch: Any, schema: Any) -> Any:
+    """Return a batch as a table of this schema, columns of the null type as null.
+
+    Large integers may lose digits as floating-point numbers.
+    """
     import pyarrow as pa
 
     columns = []
-    for field in fields:
-        if pa.types.is_null(field.type):
-            columns.append(pa.nulls(len(batch)))
-            continue
-        column = batch.column(field.name)
+    for field in schema:
+        column = pa.nulls(len(batch)) if pa.types.is_null(field.type) else batch.column(field.name)
         if pa.types.is_dictionary(column.type) and column.type != field.type:
-            column = column.dictionary_decode()
+            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            column = column.dictionary.cast(kind).take(column.indices)
         columns.append(column.cast(field.type, safe=not pa.types.is_floating(field.type)))
-    return pa.table(columns, schema=pa.schema(fields))
+    return pa.table(columns, schema=schema)
 
 
 # Blocks of rows

@@ -19,14 +19,11 @@ from quernel.tables.columns import (
     DAY,
     MISSING_MARKERS,
     TEXTS,
-    BooleanColumn,
     Column,
-    DateColumn,
     Markers,
-    NumberColumn,
+    NumericColumn,
     TargetColumn,
     TextColumn,
-    TimeColumn,
 )
 from quernel.tables.frames import (
     DATE,
@@ -108,7 +105,7 @@ def choose_encoding(
         kind = "category" if categorical else kind
         return _encode_text(name, entries, kind, markers, keep=keep, has_target=has_target)
     values = to_numbers(entries)
-    if markers.numbers and kind == "number":
+    if kind == "number" and markers.numbers:
         values = np.where(np.isin(values, markers.numbers), np.nan, values)
     n_infinite = int(np.isinf(values).sum())
     remarks = [f"is infinite in {format_rows(n_infinite)}, treated as missing"] if n_infinite else []
@@ -117,32 +114,28 @@ def choose_encoding(
 
 def _encode_numeric(name: str, values: Array, kind: str, keep: bool) -> Column | str:
     """Return the encoding of numbers, of dates (of a kind in DATE_ORDERS if they were text) or of times in seconds."""
+    kind, order = ("date", kind) if kind in DATE_ORDERS else (kind, "year first")
     finite = values[np.isfinite(values)]
     if len(finite) == 0:
         return NO_VALUES
     low, high, flagged = float(finite.min()), float(finite.max()), len(finite) < len(values)
-    date = kind == "date" or kind in DATE_ORDERS
     if low == high and not flagged:
-        return f"it is {'the same date' if date else 'the same time' if kind == 'time' else f'{low:g}'} everywhere"
+        return f"it is {f'the same {kind}' if kind in ('date', 'time') else f'{low:g}'} everywhere"
     if kind == "number" and not keep and not flagged and is_identifier(name, finite):
         counts = f"it counts the rows from {low:.0f} to {high:.0f}"
         what = counts if high - low == len(finite) - 1 else "no number is repeated in it"
         return Alarm(f"{what}, like an {IDENTIFIES}")
-    daily = date and np.ptp(finite % DAY) > 0
-    middle = float(np.median(finite, overwrite_input=True))
-    if kind == "time":
-        return TimeColumn(name, middle, flagged)
-    if date:
-        cycles = tuple(cycle for cycle in CYCLES if (daily if cycle == "day" else high - low >= CYCLES[cycle]))
-        return DateColumn(name, middle, flagged, low, cycles, kind if kind in DATE_ORDERS else "year first")
-    if max(-low, high) > LARGEST:
+    if kind != "date" and max(-low, high) > LARGEST:
         raise TableError(
             f"Column {name!r} holds numbers as large as {max(-low, high):.3g}, beyond the supported {LARGEST:g}. "
             f"Rescale it, or leave it out (on the command line, --exclude {shlex.quote(name)})."
         )
-    if kind == "boolean":
-        return BooleanColumn(name, middle, flagged)
-    return NumberColumn(name, middle, flagged, duration=kind == "duration")
+    cycles: tuple[str, ...] = ("day",) if kind == "time" else ()
+    if kind == "date":
+        daily = np.ptp(finite % DAY) > 0
+        cycles = tuple(cycle for cycle in CYCLES if (daily if cycle == "day" else high - low >= CYCLES[cycle]))
+    middle = float(np.median(finite, overwrite_input=True))
+    return NumericColumn(name, kind, middle, flagged, low if kind == "date" else 0.0, cycles, order)
 
 
 def is_identifier(name: str, values: Array) -> bool:

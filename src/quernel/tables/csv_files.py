@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from quernel.data.parquet import ColumnFilter
-from quernel.tables.columns import TextColumn, text_markers
+from quernel.tables.columns import Markers, TextColumn
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError
 
@@ -87,7 +87,7 @@ def copy_csv(
             arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True, ignore_empty_lines=len(names) > 1),
             arrow_csv.ConvertOptions(
                 column_types=types,
-                null_values=text_markers(options.missing),
+                null_values=[*Markers(options.missing).texts],
                 strings_can_be_null=not options.literal,
                 include_columns=used or names[:1],
                 decimal_point=decimal_point,

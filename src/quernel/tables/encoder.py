@@ -24,13 +24,11 @@ from quernel.tables.column_stats import (
 from quernel.tables.columns import (
     Column,
     Markers,
-    NumberColumn,
+    NumericColumn,
     TargetColumn,
     TextColumn,
-    number_markers,
     row_folds,
     sum_targets,
-    text_markers,
     with_target,
 )
 from quernel.tables.frames import Frame, TableError, open_frame, suggest_name, type_name
@@ -140,32 +138,28 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
         Categories that were not seen in `fit` count as other ones; infinite numbers as missing.
         """
-        return self.encode_frame(self._open(X))
+        return self.encode(X)
 
     def transform_training(self, X: Any, first_row: int = 0) -> Array:
         """Encode rows that the encoder was fitted to, as `fit_transform` does; `first_row` is the number of the first.
 
         The number of a row, and hence its fold, counts all rows of the fit.
         """
-        frame = self._open(X)
-        return self.encode_frame(frame, row_folds(first_row, frame.n_rows))
+        return self.encode(X, first_row)
 
-    def _open(self, X: Any) -> Frame:
+    def encode(self, X: Any, first_row: int | None = None, *, finite: bool = False) -> Array:
+        """Encode a table, of training rows if the number of the first is given; `finite` raises on infinite numbers."""
         check_is_fitted(self)
-        return open_frame(X, self.inputs)
-
-    def encode_frame(self, frame: Frame, folds: NDArray[np.intp] | None = None, *, finite: bool = False) -> Array:
-        """Encode an open table, training rows with their folds, shape (n,); `finite` raises if numbers are infinite."""
-        frame = self._match_columns(frame)
+        frame = self._match_columns(open_frame(X, self.inputs))
         self.check_frame(frame)
         markers, blocks = self.markers, []
         for column in self.columns_:
             entries = frame.get(column.name)
-            if finite and isinstance(column, NumberColumn):
-                refuse_infinite(column.name, column.parse(entries, markers))
+            if finite and isinstance(column, NumericColumn):
+                refuse_infinite(column.name, column.read(entries, markers, finite=False))
             values = column.read(entries, markers)
-            if isinstance(column, TargetColumn) and folds is not None:
-                blocks.append(column.encode_training(values, folds))
+            if isinstance(column, TargetColumn) and first_row is not None:
+                blocks.append(column.encode_training(values, row_folds(first_row, frame.n_rows)))
             else:
                 blocks.append(column.encode(values))
         return np.concatenate(blocks, axis=1)
@@ -196,12 +190,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     @property
     def markers(self) -> Markers:
         """Missing-value markers."""
-        return Markers(frozenset(text_markers(self.missing)), number_markers(self.missing))
+        return Markers(tuple(self.missing))
 
     def missing_markers(self, column: Column) -> tuple[str, ...]:
         """Return the text that marks missing values of a column, without text that was a category in training."""
         categories = column.categories if isinstance(column, TextColumn) else ()
-        return tuple(text for text in text_markers(self.missing) if text not in categories)
+        return tuple(sorted(self.markers.texts.difference(categories)))
 
     def _match_columns(self, frame: Frame) -> Frame:
         """Return a table with the names of the fit; where one of the two has none, columns are known by position."""
@@ -224,7 +218,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 wrong.append(f"column {column.name!r} is missing. {suggest_name(column.name, frame.names)}")
                 continue
             entries = frame.get(column.name)
-            if not column.can_read(entries.kind, entries):
+            if not column.can_read(entries):
                 unit = ", without a unit. Turn it into numbers in the unit of those"
                 wrong.append(
                     f"column {column.name!r} holds {type_name(entries)}, but the model was fitted to {column.kind}s"

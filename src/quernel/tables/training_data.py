@@ -20,7 +20,7 @@ from quernel.data.dask import DaskRows
 from quernel.data.parquet import BlockedRows, ParquetTable
 from quernel.data.sources import ArrayRows, Mask, Piece, check_piece
 from quernel.tables.column_stats import LONG_TAIL
-from quernel.tables.columns import NumberColumn, number_markers, row_folds
+from quernel.tables.columns import Markers, NumericColumn, row_folds
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Entries, Frame, TableError, as_entries, factorize, suggest_name, to_numbers
@@ -108,15 +108,15 @@ def read_numbers(table: pa.Table | pa.RecordBatch, name: str, missing: Sequence[
     if pa.types.is_null(table.schema.field(name).type):
         return np.full(len(table), np.nan)
     values = np.ascontiguousarray(to_numbers(as_entries(table[name])))
-    return np.where(np.isin(values, number_markers(missing)), np.nan, values) if missing else values
+    return np.where(np.isin(values, Markers(tuple(missing)).numbers), np.nan, values) if missing else values
 
 
 def has_infinite(encoder: TableEncoder, table: pa.Table) -> Mask:
     """Which rows of a table have an infinite input, treated as missing; shape (n,)."""
     found = np.zeros(len(table), dtype=bool)
     for column in encoder.columns_:
-        if isinstance(column, NumberColumn):
-            found |= np.isinf(column.parse(as_entries(table[column.name]), encoder.markers))
+        if isinstance(column, NumericColumn):
+            found |= np.isinf(column.read(as_entries(table[column.name]), encoder.markers, finite=False))
     return found
 
 
