@@ -15,9 +15,9 @@ from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows
-from support.tables import sales, with_times
+from support.tables import prepare, sales, with_times
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

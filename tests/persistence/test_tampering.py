@@ -12,10 +12,10 @@ from quernel.conformal.table_model import TableModel
 from quernel.forecasting import AdaptiveConformalRegressor
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum, walk_nodes
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.model_files import assert_refused, node, read_archive, replace, tamper, write_archive
 from support.models import LEVELS, conformal_by_group, fitted, plain_regressor, rows
-from support.tables import sales, with_times
+from support.tables import prepare, sales, with_times
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,15 @@
 """A small table with columns of every kind, and gaps in each."""
 
+import tempfile
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quernel.tables import TableEncoder
+from quernel.data.parquet import open_parquet
+from quernel.tables import TableEncoder, training_data
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -14,6 +17,13 @@ LEVELS = [0.1, 0.5, 0.9]
 def fit_encoder(table, inputs, missing=(), categorical=()):
     """An encoder of these columns of an Arrow table."""
     return TableEncoder(categorical=categorical, missing=missing).fit(table.select(inputs))
+
+
+def prepare(table, options):
+    """Training data of an Arrow table in memory, by way of a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(table, Path(folder) / "table.parquet")
+        return training_data.prepare(open_parquet([Path(folder) / "table.parquet"]), options).load()
 
 
 def with_times(table, seed=0):

@@ -12,8 +12,8 @@ import pytest
 from quernel import TableEncoder
 from quernel.tables import TableError, TextColumn
 from quernel.tables.frames import as_entries
-from quernel.tables.training_data import ReadOptions, prepare
-from support.tables import fit_encoder, sales
+from quernel.tables.training_data import ReadOptions
+from support.tables import fit_encoder, prepare, sales
 
 
 def learnt(**columns):

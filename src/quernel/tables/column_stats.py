@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -30,6 +31,7 @@ from quernel.tables.frames import (
     NUMBER,
     Entries,
     Frame,
+    Parser,
     TableError,
     factorize,
     parse_date,
@@ -158,14 +160,12 @@ def _encode_text(
     name: str, entries: Entries, kind: str, markers: Markers, *, keep: bool, has_target: bool
 ) -> FittedColumn:
     """Choose the encoding of text, of a categorical type, or mixed with other objects."""
-    n_rows, counts, n_null = len(entries), *_count_values(entries)
-    if n_null == n_rows:
-        return FittedColumn(NO_VALUES)
+    n_rows, counts = len(entries), _count_values(entries)
     if counts is None:
         many = f"it has more than {OPTIONS.max_distinct:,} different values, like a name or another {IDENTIFIES}"
         return FittedColumn(Alarm(many))
     given = markers.texts.difference(MISSING_MARKERS)  # the user's: never categories
-    n_missing = n_null + sum(counts.pop(text, 0) for text in ("", *given))
+    n_missing = sum(counts.pop(text, 0) for text in ("", *given))
     found = _parse_counts(counts) if kind == "text" else None
     if found is not None:
         parsed, texts, numbers = found
@@ -191,15 +191,16 @@ def _encode_text(
     return FittedColumn(column, remarks)
 
 
-def _count_values(entries: Entries) -> tuple[dict[str, int] | None, int]:
-    """Return the rows of each distinct value, None if there are too many, and the number of rows without one."""
+def _count_values(entries: Entries) -> Counter[str] | None:
+    """Return the number of rows of each distinct value, those without one as empty text; None if there are too many."""
     series, most = entries.series, OPTIONS.max_distinct
     if series is not None and len(series) > 2 * most and series.head(2 * most).n_unique() > most + 1:
-        return None, int(series.null_count())
+        return None
     labels, index = factorize(entries)
-    each = np.bincount(index[index >= 0], minlength=len(labels)).tolist()
-    counts = dict(zip(labels, each, strict=True))
-    return counts if len(counts) <= most else None, int(np.sum(index < 0))
+    n_missing, *each = np.bincount(index + 1, minlength=len(labels) + 1).tolist()
+    counts = Counter(dict(zip(labels, each, strict=True)))
+    counts[""] += n_missing
+    return counts if len(labels) <= most else None
 
 
 def _parse_counts(counts: Mapping[str, int]) -> tuple[str, list[str], list[Any]] | None:
@@ -214,13 +215,14 @@ def _parse_counts(counts: Mapping[str, int]) -> tuple[str, list[str], list[Any]]
     return parsed[0] if len(parsed) == 1 and len(zoned) < 2 else None
 
 
-def _parse_plain_number(text: str) -> float | None:
-    """Parse a number; not one with leading zeros, such as 01234, which is a label."""
-    return None if text.lstrip("+-")[:1] == "0" and text.lstrip("+-")[1:2].isdigit() else parse_number(text)
-
-
+# Numbers with leading zeros are labels.
+LABEL = re.compile(r"[+-]*0\d")
 # What text may hold: dates by their order, times, numbers.
-TEXT_PARSERS = {**DATE_ORDERS, "time": parse_time, "number": _parse_plain_number}
+TEXT_PARSERS: dict[str, Parser] = {
+    **DATE_ORDERS,
+    "time": parse_time,
+    "number": lambda text: None if LABEL.match(text) else parse_number(text),
+}
 
 
 def _encode_categories(

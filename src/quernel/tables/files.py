@@ -46,8 +46,6 @@ FORMATS = {
 }
 # Compression of CSV files.
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-# Estimated ratio of a compressed file's content to its size.
-COMPRESSION_RATIO = 6
 # DuckDB's memory for a copy or a query; what needs more is spilled to the temporary folder.
 MEMORY_LIMIT = "512MB"
 # Rows of a row group of a copy, which are one or two blocks of a pass, and of a batch from SQLite.
@@ -100,12 +98,6 @@ def find_query_files(query: str) -> list[Path]:
         with suppress(OSError, ValueError):  # a name that cannot be one of a file
             found += [Path(path) for path in sorted(glob.glob(literal.replace("''", "'"), recursive=True))]
     return [path for path in dict.fromkeys(found) if path.is_file()]
-
-
-def estimate_bytes(path: Path) -> int:
-    """Return the size of a file or, if it is compressed, an estimate of its uncompressed size."""
-    size = path.stat().st_size
-    return size if file_format(path)[1] is None else COMPRESSION_RATIO * size
 
 
 # Opening tables
