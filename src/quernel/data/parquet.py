@@ -228,10 +228,16 @@ def cast_batch(batch: Any, schema: Any) -> Any:
 
 
 class BlockedRows(ABC):
-    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`."""
+    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`.
 
-    def __init__(self, table: ParquetTable, used: Mask, n_columns: int) -> None:
-        self.table, self.n_columns, self.size = table, n_columns, count_block_rows(n_columns)
+    X is made of the columns `inputs` of the table; there may be a column of weights.
+    """
+
+    def __init__(
+        self, table: ParquetTable, used: Mask, n_columns: int, inputs: Sequence[str], target: str, weight: str | None
+    ) -> None:
+        self.table, self.inputs, self.target, self.weight, self.weighted = table, inputs, target, weight, bool(weight)
+        self.n_columns, self.size = n_columns, count_block_rows(n_columns)
         self.blocks, first = list[tuple[RowGroup, int, Mask]](), 0  # a group, from which row on, and which are used
         for group in table.groups:
             inside, first = used[first : first + group.n_rows], first + group.n_rows
@@ -240,10 +246,6 @@ class BlockedRows(ABC):
         ends = np.cumsum([0, *(np.count_nonzero(mask) for *_, mask in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows: int = ends[-1]
-
-    @abstractmethod
-    def needed_columns(self, X: bool) -> list[str]:
-        """Columns to read: target and weight, with X also the inputs."""
 
     @abstractmethod
     def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:
@@ -265,7 +267,8 @@ class BlockedRows(ABC):
 
         wanted = {self.blocks[k][:2]: k for k in numbers}
         groups = dict.fromkeys(group for group, _ in wanted)
-        for group, start, table in self.table.iter_batches(self.needed_columns(X), groups, self.size):
+        names = [*(self.inputs if X else ()), self.target, *([self.weight] if self.weight else [])]
+        for group, start, table in self.table.iter_batches(names, groups, self.size):
             if (k := wanted.get((group, start))) is None:
                 continue
             *_, used = self.blocks[k]
@@ -316,7 +319,6 @@ class ParquetRows(BlockedRows):
             import pyarrow  # noqa: F401
         except ImportError as error:
             raise ImportError("ParquetRows needs pyarrow, which is not installed. Run: pip install pyarrow") from error
-        self.target, self.weight, self.weighted = target, weight, weight is not None
         found, filesystem, partitions = _find_files(paths)
         kept = None if filters is None else _as_expression(filters)
         first = open_parquet(found[:1], filesystem=filesystem).schema
@@ -330,9 +332,9 @@ class ParquetRows(BlockedRows):
             )
         numeric = [one.name for one in table.schema if _is_number(one.type) or one.name not in names]
         self.names = tuple(name for name in numeric if name not in (target, weight)) if columns is None else (*columns,)
-        self._check_names(table, columns)
+        self._check_names(table, columns, [*self.names, target, *([] if weight is None else [weight])])
         used = np.broadcast_to(True, table.n_rows) if filters is None else _find_kept(table, kept, names)
-        super().__init__(table, used, len(self.names))
+        super().__init__(table, used, len(self.names), self.names, target, weight)
         if not self.spans:
             that = "that the filters keep " if filters is not None else ""
             raise RowsError(f"There are no rows {that}in {self._describe_files()}.")
@@ -348,11 +350,11 @@ class ParquetRows(BlockedRows):
     def _describe_files(self) -> str:
         return self.files[0] + (f" and {len(self.files) - 1} more files" if len(self.files) > 1 else "")
 
-    def _check_names(self, table: ParquetTable, columns: Sequence[str] | None) -> None:
-        """Raise a `RowsError` unless inputs, target and weight are different columns of numbers."""
+    def _check_names(self, table: ParquetTable, columns: Sequence[str] | None, named: Sequence[str]) -> None:
+        """Raise a `RowsError` unless inputs, target and weight, which are `named`, are different columns of numbers."""
         if isinstance(columns, str) or not self.names:
             raise RowsError(f"columns must be a list of names, or None for all columns of numbers; got {columns!r}.")
-        path, named = next(iter(table.stamps)), self.needed_columns(X=True)
+        path = next(iter(table.stamps))
         for name in named:
             if name not in table.schema.names:
                 raise RowsError(f"{path} has no column {name!r}. Its columns: {', '.join(table.schema.names[:12])}.")
@@ -364,16 +366,12 @@ class ParquetRows(BlockedRows):
                     "turn it into numbers first, or use the command line, which encodes text."
                 )
 
-    def needed_columns(self, X: bool) -> list[str]:
-        """Columns to read: target and weight, with X also the inputs."""
-        return [*(self.names if X else ()), self.target, *([] if self.weight is None else [self.weight])]
-
     def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:  # noqa: ARG002
         """Return a table as a validated `Piece`; missing values become NaN."""
         numbers = {name: table[name].cast("float64", safe=False).to_numpy() for name in table.column_names}
-        inputs = np.stack([numbers[name] for name in self.names], axis=1) if X else None
-        piece = Piece(inputs, numbers[self.target], None if self.weight is None else numbers[self.weight])
-        return check_piece(piece, [f"column {name!r}" for name in (*self.names, self.target, self.weight)], where)
+        inputs = np.stack([numbers[name] for name in self.inputs], axis=1) if X else None
+        piece = Piece(inputs, numbers[self.target], numbers[self.weight] if self.weight else None)
+        return check_piece(piece, [f"column {name!r}" for name in (*self.inputs, self.target, self.weight)], where)
 
 
 def _is_number(kind: Any) -> bool:
@@ -399,14 +397,12 @@ def _as_expression(filters: Any) -> Any:
 
 def _find_kept(table: ParquetTable, kept: Any, names: Sequence[str]) -> Mask:
     """Return which rows a filter keeps, in one pass over the columns that it names; without Arrow's threads."""
-    from pyarrow import acero
+    import pyarrow.dataset as ds
 
     masks = [np.empty(0, dtype=bool)]
-    project = acero.Declaration("project", acero.ProjectNodeOptions([kept], ["kept"]))
     with explain_errors(f"{next(iter(table.stamps))} with the filters {kept}", "Are their names and types right?"):
         for batch in chain([table.schema.empty_table()], (batch for *_, batch in table.iter_batches(names))):
-            source = acero.Declaration("table_source", acero.TableSourceNodeOptions(batch))
-            found = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)["kept"]
+            found = ds.dataset(batch).to_table(columns={"kept": kept}, use_threads=False)["kept"]
             masks.append(found.fill_null(False).to_numpy())
     return np.concatenate(masks)
 

@@ -133,11 +133,6 @@ def read_outputs(table: pa.Table, options: ReadOptions) -> tuple[Array, Array | 
     return np.log(y) if options.log_target else y, weight
 
 
-def needed_columns(encoder: TableEncoder, options: ReadOptions, X: bool = True) -> list[str]:
-    """Return the columns to read: target and weights, with X also the inputs."""
-    return list(dict.fromkeys([*(encoder.inputs if X else ()), *options.outputs]))
-
-
 def encode_rows(
     table: pa.Table,
     encoder: TableEncoder,
@@ -161,12 +156,8 @@ class EncodedRows(BlockedRows):
     names = None  # table models have column names in the encoder: as with data in memory, the estimator gets none
 
     def __init__(self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> None:
-        self.encoder, self.options, self.weighted = encoder, options, options.weights is not None
-        super().__init__(table, used, len(encoder.names))
-
-    def needed_columns(self, X: bool) -> list[str]:
-        """Columns to read: target and weight, with X also the inputs."""
-        return needed_columns(self.encoder, self.options, X)
+        self.encoder, self.options = encoder, options
+        super().__init__(table, used, len(encoder.names), encoder.inputs, options.target, options.weights)
 
     def _read_piece(self, table: pa.Table, k: int, X: bool, where: Callable[[int], str]) -> Piece:
         """Return the encoded rows of block k."""
@@ -202,7 +193,7 @@ def _encode_group(
     table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask, first_row: int
 ) -> Piece:
     """Encode a table of one row group, whose first row with a target has this number among all; runs on a worker."""
-    return encode_rows(table.read(needed_columns(encoder, options)).filter(used), encoder, options, first_row)
+    return encode_rows(table.read([*encoder.inputs, *options.outputs]).filter(used), encoder, options, first_row)
 
 
 # Training data
