@@ -21,8 +21,8 @@ from quernel import _files
 from quernel.data import RowsError
 from quernel.tables import TableError, csv_files
 from quernel.tables.csv_files import CsvOptions
-from quernel.tables.files import open_table, read_table
-from support.tables import sales
+from quernel.tables.files import open_table
+from support.tables import read_table, sales
 
 ROWS = 900
 # Columns that look otherwise at the beginning, in the middle and at the end, and what they are in all.

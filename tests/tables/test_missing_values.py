@@ -12,10 +12,9 @@ from quernel.conformal.table_model import TableModel, UnseenCategories, UnseenCa
 from quernel.tables import TableError, TextColumn
 from quernel.tables.columns import MISSING_MARKERS, equivalent_spellings, find_places
 from quernel.tables.csv_files import CsvOptions, model_csv_options
-from quernel.tables.files import read_table
 from quernel.tables.training_data import ReadOptions
 from support.models import plain_regressor
-from support.tables import fit_encoder, prepare
+from support.tables import fit_encoder, prepare, read_table
 
 
 def learnt(categorical=(), missing=(), **columns):

@@ -14,9 +14,9 @@ from pyarrow import csv
 from quernel.data import RowsError, sources
 from quernel.data.parquet import open_parquet
 from quernel.tables import TableEncoder, TableError, column_stats, training_data
-from quernel.tables.files import find_files, open_table, read_table
+from quernel.tables.files import find_files, open_table
 from quernel.tables.training_data import ReadOptions, prepare
-from support.tables import collect_rows, sales, write_files
+from support.tables import collect_rows, read_table, sales, write_files
 from support.tables import prepare as prepare_table
 
 WRITERS = {"parquet": pq.write_table, "arrow": pyarrow.feather.write_feather, "csv": csv.write_csv}

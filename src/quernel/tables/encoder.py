@@ -112,7 +112,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self : the fitted encoder
         """
         frame = open_frame(X)
-        _refuse_empty(self, frame)
+        shape = frame.n_rows, len(frame.names)
+        if 0 in shape:
+            what = "sample" if frame.n_rows == 0 else "feature"
+            raise TableError(
+                f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required by TableEncoder."
+            )
         self._check_parameters(frame.names)
         targets = None if y is None else _read_targets(y, frame.n_rows)
         weight = None if sample_weight is None else check_weight(sample_weight, frame.n_rows)
@@ -295,16 +300,6 @@ def refuse_infinite(name: str, values: Array) -> None:
         raise TableError(
             f"Input X contains infinity in column {name!r} ({count} entries). Replace it by a number or NaN."
         )
-
-
-def _refuse_empty(encoder: TableEncoder, frame: Frame) -> None:
-    """Raise TableError if a table has no rows or no columns."""
-    shape = frame.n_rows, len(frame.names)
-    for count, what in zip(shape, ("sample", "feature"), strict=True):
-        if count == 0:
-            raise TableError(
-                f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required by {type(encoder).__name__}."
-            )
 
 
 def _read_targets(y: Any, n_rows: int) -> Array:

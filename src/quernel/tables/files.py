@@ -146,12 +146,6 @@ def open_table(
         yield replace(open_parquet([*copies.labels], copies.labels, needed), notes=tuple(copies.notes))
 
 
-def read_table(data: Path, options: CsvOptions = INFER_TYPES, needed: ColumnFilter = any_column) -> pa.Table:
-    """Read all rows of a file, a folder or a pattern."""
-    with open_table(data, options=options, needed=needed) as table:
-        return table.read()
-
-
 @dataclass(frozen=True, eq=False)
 class Copies:
     """Copies of files as Parquet, in a temporary folder."""

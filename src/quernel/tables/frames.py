@@ -46,11 +46,11 @@ class TableError(ValueError):
     """A table that cannot be read, or is not what is needed."""
 
 
+@dataclass(eq=False)
 class Entries:
-    """A column of a table: a narwhals series or a one-dimensional array, in `values`."""
+    """A column of a table."""
 
-    def __init__(self, values: nw.Series[Any] | NDArray[Any]) -> None:
-        self.values: Any = values
+    values: Any  # a narwhals series or a one-dimensional array
 
     def __len__(self) -> int:
         return len(self.values)
