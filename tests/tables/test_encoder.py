@@ -392,3 +392,14 @@ def test_dates_in_parts_and_text_that_a_reader_took_for_gaps_are_called_out():
     assert not any("took it for a gap" in note for note in given.notes_)
     assert any("'alley' is empty in 66%" in note and "took it for a gap" in note for note in read.notes_)
     assert not any("one date" in note for note in TableEncoder().fit(frame.drop(columns="day"), y).notes_)
+
+
+def test_columns_of_mixed_types_and_without_a_name_are_called_out():
+    frame = pd.DataFrame({"code": ["a", 1, 2.5] * 6, "": range(18), "x": np.arange(18) / 2})
+    encoder = TableEncoder().fit(frame)
+    assert encoder.names == ["code = 1", "code = 2.5", "code = a", "x"]
+    mixed, nameless = encoder.notes_
+    assert mixed == "Column 'code' mixes text with numbers or other values, and is read as categories."
+    assert nameless.startswith(
+        "Column '' is left out: it has no name, like the row numbers that pandas writes. Give it"
+    )

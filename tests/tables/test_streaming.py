@@ -108,7 +108,7 @@ def test_the_encoder_learnt_column_by_column_is_that_of_the_whole_table(tmp_path
     y, weight = known[target].to_numpy(), known["w"].to_numpy() if "weights" in more else None
     inputs = [name for name in table.column_names if name not in (target, more.get("weights"))]
     in_memory = TableEncoder(categorical=more.get("categorical", ()), missing=more.get("missing", ()))
-    X = in_memory.fit(known.select(inputs), y, weight).transform_training(known.select(inputs))
+    X = in_memory.fit(known.select(inputs), y, weight).encode(known.select(inputs), 0)
     assert in_memory.notes_ == whole.notes
     np.testing.assert_allclose(whole.rows.X, X, rtol=1e-12)
     np.testing.assert_array_equal(whole.rows.y, y)

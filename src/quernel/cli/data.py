@@ -15,16 +15,16 @@ from quernel._files import check_writable
 from quernel._validation import LARGEST, SMALLEST
 from quernel.cli.console import note, working
 from quernel.data import ArrayRows, DaskRows, memory_budget
-from quernel.data.parquet import ColumnFilter, ParquetTable, any_column
+from quernel.data.parquet import ColumnFilter, ParquetTable, any_column, is_data_file
 from quernel.estimators.base import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.files import (
+    DATA_ENDINGS,
     file_format,
     find_files,
     find_query_files,
-    is_data_file,
     open_table,
 )
 from quernel.tables.training_data import EncodedRows, ReadOptions, TrainingData, dask_rows, prepare
@@ -265,7 +265,7 @@ def check_folder(out: Path) -> None:
 
 def _check_not_among_data(option: str, path: Path, data: Path | None) -> None:
     """Raise if the output would be read as data by the next command on the same folder or pattern."""
-    if data is None or data.is_file() or not is_data_file(path):
+    if data is None or data.is_file() or not is_data_file(path, DATA_ENDINGS):
         return
     place, among = path.resolve(), data.resolve()
     if among in place.parents if data.is_dir() else place.match(str(among)):

@@ -148,10 +148,15 @@ def explain_errors(place: str, remedy: str = "Write the file again, or leave it 
         raise RowsError(f"{place} cannot be read: {reason.rstrip('.')}. {remedy}") from error
 
 
-def list_files(path: str, accepts: Callable[[Path], bool]) -> list[str]:
-    """Return the file itself, or all files of a folder that are accepted, or of a glob pattern, sorted by name."""
+def is_data_file(path: Path, endings: Sequence[str]) -> bool:
+    """Whether a file in a folder is read as data; names that begin with . or _ belong to the programs that write it."""
+    return path.suffix.lower() in endings and not path.name.startswith((".", "_"))
+
+
+def list_files(path: str, endings: Sequence[str]) -> list[str]:
+    """Return the file itself, or all data files of a folder, with these endings, or of a pattern, sorted by name."""
     if os.path.isdir(path):
-        return sorted(str(inside) for inside in Path(path).rglob("*") if inside.is_file() and accepts(inside))
+        return sorted(str(file) for file in Path(path).rglob("*") if file.is_file() and is_data_file(file, endings))
     if os.path.exists(path) or not glob.has_magic(path):
         return [path]
     return sorted(found for found in glob.glob(path, recursive=True) if os.path.isfile(found))
@@ -419,10 +424,7 @@ def _find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
             raise RowsError("The dataset has a filter of its own. Give the whole dataset, and the filter as filters=.")
         return paths.files, paths.filesystem, tuple(paths.partitioning.schema.names) if paths.partitioning else ()
     if isinstance(paths, str | os.PathLike):
-        # Writers leave metadata beside the data, in files that begin with . or _
-        found = list_files(
-            os.fspath(paths), lambda path: path.suffix in PARQUET and not path.name.startswith((".", "_"))
-        )
+        found = list_files(os.fspath(paths), PARQUET)
     elif isinstance(paths, Sequence):
         found = [os.fspath(path) for path in paths]
     else:

@@ -121,7 +121,7 @@ def _encode_training(estimator: Any, X: Any, target: NDArray[Any], weight: Array
     estimator.__dict__.pop("feature_names_in_", None)
     if hasattr(encoder, "feature_names_in_"):
         estimator.feature_names_in_ = encoder.feature_names_in_
-    return encoder.transform_training(frame)
+    return encoder.encode(frame, 0)
 
 
 def is_mixed(X: Any) -> bool:

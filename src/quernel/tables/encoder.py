@@ -136,7 +136,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
         `transform` of the same rows differs in columns of many categories: it uses all rows, as for new ones.
         """
-        return self.fit(X, y, sample_weight).transform_training(X)
+        return self.fit(X, y, sample_weight).encode(X, 0)
 
     def transform(self, X: Any) -> Array:
         """Encode a table, shape (n, width); columns are found by name, and others are ignored.
@@ -145,15 +145,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         """
         return self.encode(X)
 
-    def transform_training(self, X: Any, first_row: int = 0) -> Array:
-        """Encode rows that the encoder was fitted to, as `fit_transform` does; `first_row` is the number of the first.
-
-        The number of a row, and hence its fold, counts all rows of the fit.
-        """
-        return self.encode(X, first_row)
-
     def encode(self, X: Any, first_row: int | None = None, *, finite: bool = False) -> Array:
-        """Encode a table, of training rows if the number of the first is given; `finite` raises on infinite numbers."""
+        """Encode a table; `finite` raises on infinite numbers.
+
+        Rows that the encoder was fitted to are encoded as `fit_transform` does if `first_row` is given: the number of
+        the first one among all rows of the fit, on which their folds depend.
+        """
         check_is_fitted(self)
         frame = self._match_columns(open_frame(X, self.inputs))
         self.check_frame(frame)

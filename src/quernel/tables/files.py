@@ -46,6 +46,8 @@ FORMATS = {
 }
 # Compression of CSV files.
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+# How the names of files in a folder end that are read as data.
+DATA_ENDINGS = (*FORMATS["CSV"], *FORMATS["Parquet"], *FORMATS["Arrow"], *COMPRESSED)
 # DuckDB's memory for a copy or a query; what needs more is spilled to the temporary folder.
 MEMORY_LIMIT = "512MB"
 # Rows of a row group of a copy, which are one or two blocks of a pass, and of a batch from SQLite.
@@ -73,7 +75,7 @@ def file_format(path: Path) -> tuple[str, str | None]:
 
 def find_files(data: Path) -> list[Path]:
     """Return the file itself, or all data files of a folder or pattern, sorted by name."""
-    found = [Path(path) for path in list_files(str(data), is_data_file)]
+    found = [Path(path) for path in list_files(str(data), DATA_ENDINGS)]
     if not found:
         where = f"The folder {data} has" if data.is_dir() else f"The pattern {data} finds"
         raise TableError(f"{where} no CSV, Parquet or Arrow files.")
@@ -83,12 +85,6 @@ def find_files(data: Path) -> list[Path]:
             f"{data} has files of different formats, such as {one} and {others[0]}. Choose some by a pattern."
         )
     return found
-
-
-def is_data_file(path: Path) -> bool:
-    """Whether a file in a folder is read as data; names that begin with . or _ belong to the programs that write it."""
-    known = (*FORMATS["CSV"], *FORMATS["Parquet"], *FORMATS["Arrow"], *COMPRESSED)
-    return path.suffix.lower() in known and not path.name.startswith((".", "_"))
 
 
 def find_query_files(query: str) -> list[Path]:

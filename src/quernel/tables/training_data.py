@@ -145,7 +145,7 @@ def encode_rows(
 
     `first_row` is the number of the first one among all training rows, and `where` describes the place of a row.
     """
-    inputs = np.ascontiguousarray(encoder.transform_training(table, first_row)) if X else None
+    inputs = np.ascontiguousarray(encoder.encode(table, first_row)) if X else None
     labels = [f"column {name!r}" for name in (*encoder.names, options.target, options.weights)]
     return check_piece(Piece(inputs, *read_outputs(table, options)), labels, where)
 
