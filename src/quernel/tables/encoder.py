@@ -27,6 +27,7 @@ from quernel.tables.columns import (
     NumericColumn,
     TargetColumn,
     TextColumn,
+    Values,
     row_folds,
     sum_targets,
     with_target,
@@ -143,6 +144,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
         Categories that were not seen in `fit` count as other ones; infinite numbers as missing.
         """
+        check_is_fitted(self)
         return self.encode(X)
 
     def encode(self, X: Any, first_row: int | None = None, *, finite: bool = False) -> Array:
@@ -151,15 +153,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Rows that the encoder was fitted to are encoded as `fit_transform` does if `first_row` is given: the number of
         the first one among all rows of the fit, on which their folds depend.
         """
-        check_is_fitted(self)
         frame = self._match_columns(open_frame(X, self.inputs))
         self.check_frame(frame)
-        markers, blocks = self.markers, []
+        markers, blocks = self.markers, list[Array]()
+        values: Values
         for column in self.columns_:
             entries = frame.get(column.name)
             if finite and isinstance(column, NumericColumn):
-                refuse_infinite(column.name, column.read(entries, markers, finite=False))
-            values = column.read(entries, markers)
+                values = column.read(entries, markers, finite=False)
+                refuse_infinite(column.name, values)
+            else:
+                values = column.read(entries, markers)
             if isinstance(column, TargetColumn) and first_row is not None:
                 blocks.append(column.encode_training(values, row_folds(first_row, frame.n_rows)))
             else:
