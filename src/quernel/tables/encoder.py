@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
 from quernel.tables.column_stats import (
+    OPTIONS,
     Alarm,
     FittedColumn,
     choose_encoding,
@@ -254,12 +255,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         column = found.column
         if isinstance(column, str) or targets is None:
             return found
-        values = column.read(entries, markers)
         if isinstance(column, TargetColumn):
+            values = column.read(entries, markers)
             folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
             column = with_target(column, sum_targets(values, len(column.categories) + 2, targets, weight, folds))
+        if targets.shape[1] > 1:
+            return FittedColumn(column, found.remarks)
+        step = max(-(-len(entries) // OPTIONS.max_rows), 1)
         with np.errstate(over="ignore", invalid="ignore"):  # targets out of range are refused by estimators
-            leaks = describe_leak(name, values, targets[:, 0]) if targets.shape[1] == 1 else []
+            leaks = describe_leak(name, column.read(entries.every(step), markers), targets[::step, 0])
         return FittedColumn(column, found.remarks, leaks)
 
     def _store(self, found: Mapping[str, FittedColumn], names: list[str] | None, advice: Sequence[str]) -> Self:

@@ -55,6 +55,10 @@ class Entries:
     def __len__(self) -> int:
         return len(self.values)
 
+    def every(self, step: int) -> Entries:
+        """Return every `step`-th entry."""
+        return Entries(self.values[::step] if self.series is None else self.values.gather_every(step))
+
     @cached_property
     def dtype(self) -> Any:
         """The type of narwhals or NumPy."""
