@@ -78,9 +78,10 @@ def _worst_crossing(model: KernelQuantileRegressor, X: np.ndarray) -> float:
 
 
 def _columns(path: Path, *names: str) -> list[np.ndarray]:
-    from quernel.tables.files import read_table
+    from quernel.tables.files import open_table
 
-    table = read_table(path)
+    with open_table(path) as opened:
+        table = opened.read()
     return [table[name].to_numpy() for name in names]
 
 

@@ -31,10 +31,10 @@ from quernel.estimators.shapes import OPTIONS as GRID_OF_SHAPES
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.tables.column_stats import OPTIONS
 from quernel.tables.columns import TargetColumn
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.command_line import run
 from support.pages import printed_as_shown
-from support.tables import sales
+from support.tables import prepare, sales
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

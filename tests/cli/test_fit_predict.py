@@ -18,11 +18,11 @@ from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQ
 from quernel.cli.options import FitOptions, TrainingOptions
 from quernel.conformal.table_model import TableModel
 from quernel.data import sources
-from quernel.tables.files import open_table, read_table
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.files import open_table
+from quernel.tables.training_data import ReadOptions
 from support.command_line import run
 from support.models import plain_regressor
-from support.tables import sales
+from support.tables import prepare, read_table, sales
 
 QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9")
 

@@ -17,9 +17,8 @@ from quernel.cli.console import parse_bytes
 from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
 from quernel.solvers.screening import driver
-from quernel.tables.files import read_table
 from support.command_line import assert_same_model, fit_model, run
-from support.tables import sales, write_files
+from support.tables import read_table, sales, write_files
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 QUICK = ("--components", "40", "--bandwidth", "auto", "--no-recalibrate", "--quantiles", "0.1,0.5,0.9", "--json")

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from quernel.data import sources
-from quernel.tables.files import read_table
 from support.command_line import run
+from support.tables import read_table
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
 ODD = {

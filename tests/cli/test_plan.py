@@ -296,8 +296,9 @@ def test_an_unknown_format_is_refused(tmp_path):
 
 def test_a_process_that_read_files_ends_well(folder):
     """Arrow's threads can abort the interpreter when it exits: the exit code would tell."""
-    reading = "from pathlib import Path; from quernel.tables.files import read_table; " + "; ".join(
-        f"print(len(read_table(Path('{name}'))))" for name in ("data.csv", "data.parquet")
+    reading = "from pathlib import Path\nfrom quernel.tables.files import open_table\n" + "".join(
+        f"with open_table(Path('{name}')) as table:\n    print(len(table.read()))\n"
+        for name in ("data.csv", "data.parquet")
     )
     ran = run_process(code=reading, cwd=folder)
     assert ran.returncode == 0, ran.stderr

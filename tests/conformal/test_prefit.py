@@ -13,9 +13,9 @@ from sklearn.frozen import FrozenEstimator
 import quernel
 from quernel import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.models import plain_regressor
-from support.tables import sales
+from support.tables import prepare, sales
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.models import plain_regressor
-from support.tables import LEVELS, sales
+from support.tables import LEVELS, prepare, sales
 
 
 def made(levels=LEVELS, log_target=False, conformal=False, **options):

@@ -15,9 +15,9 @@ from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows
-from support.tables import sales, with_times
+from support.tables import prepare, sales, with_times
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -328,7 +328,7 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
         fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
         kinds = {column.kind for column in training.encoder.columns_}
-        assert kinds == {"number", "boolean", "text", "date", "time"}
+        assert kinds == {"number", "duration", "boolean", "text", "date", "time"}
         outputs = run(tmp_path / "m.onnx", **quernel.onnx_inputs(fitted_table, new))
         expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)
         np.testing.assert_allclose(outputs["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))

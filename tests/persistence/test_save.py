@@ -40,10 +40,10 @@ from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum
 from quernel.tables import TableEncoder
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.model_files import add, assert_refused, attributes, node, read_archive, replace, tamper, write_archive
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows
-from support.tables import sales
+from support.tables import prepare, sales
 
 X_NEW = rows(50, seed=1)[0]
 

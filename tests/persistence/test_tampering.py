@@ -12,10 +12,10 @@ from quernel.conformal.table_model import TableModel
 from quernel.forecasting import AdaptiveConformalRegressor
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum, walk_nodes
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.model_files import assert_refused, node, read_archive, replace, tamper, write_archive
 from support.models import LEVELS, conformal_by_group, fitted, plain_regressor, rows
-from support.tables import sales, with_times
+from support.tables import prepare, sales, with_times
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +126,15 @@ def mixed():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_model_of_mixed_columns_is_kept_with_its_encoder(mixed, tmp_path):
     model, frame = mixed
-    assert {type(column).__name__ for column in model.encoder_.columns_} == {
-        "NumberColumn", "TextColumn", "TargetColumn", "DateColumn", "BooleanColumn"}  # fmt: skip
+    assert {(type(column).__name__, column.kind) for column in model.encoder_.columns_} == {
+        ("NumericColumn", "number"), ("TextColumn", "text"), ("TargetColumn", "text"), ("NumericColumn", "date"),
+        ("NumericColumn", "boolean")}  # fmt: skip
     quernel.save(model, tmp_path / "m")
     whole = (tmp_path / "m").read_bytes()
     np.testing.assert_array_equal(quernel.load(tmp_path / "m").predict(frame), model.predict(frame))
     forgeries = {"means": None, "columns_": ("size",), "encoder_": 7, "missing": (7,), "categories": "north",
-                 "other": "yes", "cycles": ("moon",), "feature_names_in_": None}  # fmt: skip
+                 "other": "yes", "cycles": ("moon",), "order": "sun", "kind": "color",
+                 "feature_names_in_": None}  # fmt: skip
     for name, forged in forgeries.items():
 
         def change(schema, _, name=name, forged=forged):

@@ -32,9 +32,9 @@ from quernel.plots import (
     QuantileFanDisplay,
 )
 from quernel.plots.fans import sample_rows
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.models import plain_regressor
-from support.tables import sales
+from support.tables import prepare, sales
 
 BASE = plain_regressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
 

@@ -17,8 +17,9 @@ from quernel.conformal.table_model import TableModel
 from quernel.report import Evaluation, evaluate_by_refitting, report_page
 from quernel.report.reliability import compute_groups, compute_periods
 from quernel.report.sections import MAX_DOWNLOAD
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.report_page import LEVELS, made, read
+from support.tables import prepare
 
 DAY = 86_400
 

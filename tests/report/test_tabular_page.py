@@ -11,9 +11,9 @@ from quernel import TabularQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
 from quernel.report.evaluation import Evaluation, held_out_rows
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.report_page import as_number, made, pinball, read
-from support.tables import sales
+from support.tables import prepare, sales
 
 LEVELS = [0.05, 0.5, 0.95]
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from quernel.conformal.table_model import TableModel
 from quernel.report import evaluate_by_refitting, report_page
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.models import plain_regressor
-from support.tables import sales
+from support.tables import prepare, sales
 
 LEVELS = [0.05, 0.5, 0.95]
 VOID = {"meta", "link", "br", "hr", "img", "input"}

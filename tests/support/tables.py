@@ -1,12 +1,17 @@
 """A small table with columns of every kind, and gaps in each."""
 
+import tempfile
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quernel.tables import TableEncoder
+from quernel.data.parquet import any_column, open_parquet
+from quernel.tables import TableEncoder, training_data
+from quernel.tables.csv_files import INFER_TYPES
+from quernel.tables.files import open_table
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -14,6 +19,19 @@ LEVELS = [0.1, 0.5, 0.9]
 def fit_encoder(table, inputs, missing=(), categorical=()):
     """An encoder of these columns of an Arrow table."""
     return TableEncoder(categorical=categorical, missing=missing).fit(table.select(inputs))
+
+
+def read_table(data, options=INFER_TYPES, needed=any_column):
+    """All rows of a file, a folder or a pattern."""
+    with open_table(data, options=options, needed=needed) as table:
+        return table.read()
+
+
+def prepare(table, options):
+    """Training data of an Arrow table in memory, by way of a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(table, Path(folder) / "table.parquet")
+        return training_data.prepare(open_parquet([Path(folder) / "table.parquet"]), options).load()
 
 
 def with_times(table, seed=0):

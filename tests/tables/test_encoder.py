@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from quernel import TableEncoder
-from quernel.tables import DateColumn, TableError, TextColumn
+from quernel.tables import TableError, TextColumn
 from quernel.tables.frames import as_entries
-from quernel.tables.training_data import ReadOptions, prepare
-from support.tables import fit_encoder, sales
+from quernel.tables.training_data import ReadOptions
+from support.tables import fit_encoder, prepare, sales
 
 
 def learnt(**columns):
@@ -104,7 +104,7 @@ def test_dates_in_text_and_in_other_units_are_the_same_dates():
         pa.array([f"{(stamp + timedelta(hours=2)).isoformat()}+02:00" for stamp in stamps]),
     ]
     first = learnt(t=columns[0])
-    assert isinstance(first.columns_[0], DateColumn)
+    assert first.columns_[0].kind == "date"
     for column in columns[1:]:
         assert learnt(t=column).columns_ == first.columns_
         np.testing.assert_array_equal(matrix(first, t=column), matrix(first, t=columns[0]))
@@ -176,7 +176,7 @@ def test_durations_are_no_names():
         table = pa.table({"d": values})
         with pytest.raises(TableError, match=r"'d' holds .*duration.*categorical is for"):
             fit_encoder(table, ["d"], categorical=["d"])
-        assert fit_encoder(table, ["d"]).columns_[0].duration
+        assert fit_encoder(table, ["d"]).columns_[0].kind == "duration"
 
 
 def test_numbers_that_are_names_are_text():
@@ -222,7 +222,7 @@ def test_numbers_are_not_read_as_categories_that_they_cannot_be():
     (truths,) = learnt(c=["true", "false"] * 6).columns_
     for values, can in ((np.array([1]), [False, False, True, False]), (np.array([True]), [False, False, False, True])):
         entries = as_entries(values)
-        assert [column.can_read(entries.kind, entries) for column in (zips, texts, codes, truths)] == can
+        assert [column.can_read(entries) for column in (zips, texts, codes, truths)] == can
 
 
 def test_numbers_are_read_as_categories_that_are_written_like_them_whatever_their_type():
@@ -328,6 +328,33 @@ def test_prepare_drops_and_counts_rows_without_target():
     assert prepare(table, ReadOptions("price", columns=["sold", "size"])).encoder.inputs == ["sold", "size"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"target": "age", "log_target": True},
+            "needs positive targets, but 'age' is 0 in a row. Leave out --log-target",
+        ),
+        (
+            {"target": "size", "weights": "loss"},
+            "The weight column 'loss' has entries that are missing, infinite or neg",
+        ),
+        ({"target": "size", "weights": "place"}, "The column of weights 'place' holds string, not numbers"),
+        ({"target": "size", "groups": "place"}, r"The group column 'place' is empty in \d+ of \d+ rows. Fill it, or"),
+        (
+            {"target": "size", "categorical": ["Place"]},
+            "There is no column 'Place' for --categorical. Did you mean 'place'",
+        ),
+        ({"target": "size", "categorical": ["size"]}, "Column 'size' is no input column. Remove it from --categorical"),
+        ({"target": "size", "exclude": ["pool"]}, "There is no column 'pool'. Did you mean 'sold'"),
+    ],
+)
+def test_training_data_that_cannot_be_are_refused_with_the_remedy(options, message):
+    table = sales().append_column("loss", pa.array([-1.0] * 400))
+    with pytest.raises(TableError, match=message):
+        prepare(table, ReadOptions(**options))
+
+
 def test_boolean_targets_are_numbers():
     assert set(prepare(sales(), ReadOptions("garden")).rows.y) == {0.0, 1.0}
 
@@ -365,3 +392,14 @@ def test_dates_in_parts_and_text_that_a_reader_took_for_gaps_are_called_out():
     assert not any("took it for a gap" in note for note in given.notes_)
     assert any("'alley' is empty in 66%" in note and "took it for a gap" in note for note in read.notes_)
     assert not any("one date" in note for note in TableEncoder().fit(frame.drop(columns="day"), y).notes_)
+
+
+def test_columns_of_mixed_types_and_without_a_name_are_called_out():
+    frame = pd.DataFrame({"code": ["a", 1, 2.5] * 6, "": range(18), "x": np.arange(18) / 2})
+    encoder = TableEncoder().fit(frame)
+    assert encoder.names == ["code = 1", "code = 2.5", "code = a", "x"]
+    mixed, nameless = encoder.notes_
+    assert mixed == "Column 'code' mixes text with numbers or other values, and is read as categories."
+    assert nameless.startswith(
+        "Column '' is left out: it has no name, like the row numbers that pandas writes. Give it"
+    )

@@ -34,7 +34,7 @@ def test_pandas_polars_and_arrow_are_encoded_alike_bit_by_bit(encoder):
         np.testing.assert_array_equal(encoder.transform(table), expected)
         again = TableEncoder().fit(table, Y)
         assert again.columns_ == encoder.columns_
-        np.testing.assert_array_equal(again.fit_transform(table, Y), encoder.transform_training(X))
+        np.testing.assert_array_equal(again.fit_transform(table, Y), encoder.encode(X, 0))
 
 
 def test_arrays_are_encoded_like_frames():
@@ -94,16 +94,16 @@ def test_the_encoder_gives_frames_if_asked(encoder):
 
 
 def test_batches_of_training_rows_are_those_of_the_whole(encoder):
-    parts = [encoder.transform_training(X.iloc[k : k + 70], first_row=k) for k in range(0, 300, 70)]
-    np.testing.assert_array_equal(np.vstack(parts), encoder.transform_training(X))
-    assert np.any(encoder.transform_training(X) != encoder.transform(X))
+    parts = [encoder.encode(X.iloc[k : k + 70], k) for k in range(0, 300, 70)]
+    np.testing.assert_array_equal(np.vstack(parts), encoder.encode(X, 0))
+    assert np.any(encoder.encode(X, 0) != encoder.transform(X))
 
 
 def test_means_of_a_training_row_do_not_know_its_target(encoder):
     (column,) = (column for column in encoder.columns_ if isinstance(column, TargetColumn))
     other = Y.copy()
     other[7] += 1e6
-    before, after = encoder.transform_training(X), TableEncoder().fit_transform(X, other)
+    before, after = encoder.encode(X, 0), TableEncoder().fit_transform(X, other)
     place = encoder.names.index(column.names[0])
     assert before[7, place] == after[7, place]
     changed = before[:, place] != after[:, place]

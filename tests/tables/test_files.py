@@ -21,8 +21,8 @@ from quernel import _files
 from quernel.data import RowsError
 from quernel.tables import TableError, csv_files
 from quernel.tables.csv_files import CsvOptions
-from quernel.tables.files import open_table, read_table
-from support.tables import sales
+from quernel.tables.files import open_table
+from support.tables import read_table, sales
 
 ROWS = 900
 # Columns that look otherwise at the beginning, in the middle and at the end, and what they are in all.
@@ -248,6 +248,39 @@ def test_files_that_are_no_tables_are_named_in_one_line(tmp_path, name):
         read_table(tmp_path / name)
     assert "\n" not in str(found.value)
     assert name in str(found.value)
+
+
+NO_DATA = {
+    "no header": ({"a.csv": ",,\n1,2,3\n"}, "a.csv", "a.csv has no header: the first line must name the columns"),
+    "no rows, no header": ({"a.csv": ""}, "a.csv", "a.csv cannot be read as CSV: it is empty"),
+    "nothing to read": ({"notes.md": "x", "_a.csv": "x\n1\n"}, ".", "The folder .* has no CSV, Parquet or Arrow files"),
+    "no such pattern": ({}, "*.csv", r"The pattern .*\*.csv finds no CSV, Parquet or Arrow files"),
+    "two formats": (
+        {"a.csv": "x\n1\n", "b.arrow": "x"},
+        ".",
+        "different formats, such as .*[ab].* Choose some by a pattern",
+    ),
+    "no such file": ({}, "a.csv", "a.csv is not a file. Give a CSV, Parquet or Arrow file, a database, or a folder"),
+    "no format": (
+        {"a.xlsx": "x"},
+        "a.xlsx",
+        r"a.xlsx must end in one of \.csv, .*\.sqlite3, so that its format is known",
+    ),
+    "compressed Parquet": (
+        {"a.parquet.gz": "x"},
+        "a.parquet.gz",
+        r"CSV files may be compressed \(\.gz, \.bz2, \.zst\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_DATA)
+def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path, name):
+    files, data, message = NO_DATA[name]
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    with pytest.raises(TableError, match=message):
+        read_table(tmp_path / data)
 
 
 def test_a_disk_that_is_too_small_is_named_with_the_remedy(tmp_path, monkeypatch):

@@ -10,12 +10,11 @@ import pytest
 
 from quernel.conformal.table_model import TableModel, UnseenCategories, UnseenCategoriesWarning
 from quernel.tables import TableError, TextColumn
-from quernel.tables.columns import MISSING_MARKERS, equivalent_spellings
+from quernel.tables.columns import MISSING_MARKERS, equivalent_spellings, find_places
 from quernel.tables.csv_files import CsvOptions, model_csv_options
-from quernel.tables.files import read_table
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables.training_data import ReadOptions
 from support.models import plain_regressor
-from support.tables import fit_encoder
+from support.tables import fit_encoder, prepare, read_table
 
 
 def learnt(categorical=(), missing=(), **columns):
@@ -58,10 +57,10 @@ def test_categories_are_the_same_in_other_spellings():
 
 def test_a_level_that_is_written_so_is_not_another():
     both = learnt(w=["500", "500.0", "1", "2.0", "x"] * 6).columns_[0]
-    assert both.places["500"] != both.places["500.0"]
-    assert both.categories[both.places["1.0"]] == "1"
+    assert find_places(both.categories)["500"] != find_places(both.categories)["500.0"]
+    assert both.categories[find_places(both.categories)["1.0"]] == "1"
     truths = TextColumn("w", ("TRUE", "true"), other=False, missing=False)
-    assert "True" not in truths.places  # which of them it is nobody knows
+    assert "True" not in find_places(truths.categories)  # which of them it is nobody knows
 
 
 def test_words_that_are_often_there_are_words_and_the_same_ones_are_gaps_elsewhere():

@@ -8,6 +8,7 @@ from quernel.data.parquet import open_parquet
 from quernel.tables.files import find_files
 from quernel.tables.training_data import ReadOptions, choose_sample_size, prepare, sample_rows
 from support.tables import collect_rows, sales, write_files
+from support.tables import prepare as prepare_table
 
 
 def test_the_size_of_a_sample_is_bounded_on_both_sides():
@@ -41,7 +42,7 @@ def test_numbers_go_on_through_the_batches_of_a_large_row_group(tmp_path):
     sample = sample_rows(files, ["x"], "y", 500, seed=0)
     y = sample.table["y"].to_numpy()
     there = np.isfinite(y)
-    np.testing.assert_array_equal(prepare(table, ReadOptions("y")).rows.y[sample.target_row[there]], y[there])
+    np.testing.assert_array_equal(prepare_table(table, ReadOptions("y")).rows.y[sample.target_row[there]], y[there])
     # From everywhere: each tenth of the file gives a tenth of the sample, as far as chance goes.
     assert chisquare(np.histogram(sample.row, 10, (0, n))[0]).pvalue > 1e-4
     assert not np.array_equal(sample.row, sample_rows(files, ["x"], "y", 500, seed=1).row)

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
@@ -13,9 +14,10 @@ from pyarrow import csv
 from quernel.data import RowsError, sources
 from quernel.data.parquet import open_parquet
 from quernel.tables import TableEncoder, TableError, column_stats, training_data
-from quernel.tables.files import find_files, open_table, read_table
+from quernel.tables.files import find_files, open_table
 from quernel.tables.training_data import ReadOptions, prepare
-from support.tables import collect_rows, sales, write_files
+from support.tables import collect_rows, read_table, sales, write_files
+from support.tables import prepare as prepare_table
 
 WRITERS = {"parquet": pq.write_table, "arrow": pyarrow.feather.write_feather, "csv": csv.write_csv}
 
@@ -96,12 +98,20 @@ def test_the_encoder_learnt_column_by_column_is_that_of_the_whole_table(tmp_path
         ("price", {}) if make is sales else ("y", {"weights": "w", "categorical": ["code"], "missing": ["?"]})
     )
     folder = write_files(tmp_path, table, 4, 37)
-    whole = prepare(read_table(folder), ReadOptions(target, **more))
+    whole = prepare_table(read_table(folder), ReadOptions(target, **more))
     streamed = prepare(open_parquet_files(folder), ReadOptions(target, **more))
     for found, expected in zip(streamed.encoder.columns_, whole.encoder.columns_, strict=True):
         assert type(found) is type(expected)
         np.testing.assert_equal(vars(found), vars(expected))
     assert streamed.notes == whole.notes
+    known = table.filter(pc.is_finite(table[target]))
+    y, weight = known[target].to_numpy(), known["w"].to_numpy() if "weights" in more else None
+    inputs = [name for name in table.column_names if name not in (target, more.get("weights"))]
+    in_memory = TableEncoder(categorical=more.get("categorical", ()), missing=more.get("missing", ()))
+    X = in_memory.fit(known.select(inputs), y, weight).encode(known.select(inputs), 0)
+    assert in_memory.notes_ == whole.notes
+    np.testing.assert_allclose(whole.rows.X, X, rtol=1e-12)
+    np.testing.assert_array_equal(whole.rows.y, y)
     if make is many_kinds:
         assert any("'almost' is text that holds numbers" in note for note in whole.notes)
         assert any("'wild' is infinite in" in note for note in whole.notes)
@@ -123,7 +133,7 @@ def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
     rows = prepare(files, ReadOptions("price", log_target=True)).rows
     X, y, _ = collect_rows(rows)
     assert len(rows.spans) > 6
-    np.testing.assert_array_equal(y, prepare(table, ReadOptions("price", log_target=True)).rows.y)
+    np.testing.assert_array_equal(y, prepare_table(table, ReadOptions("price", log_target=True)).rows.y)
     for k in range(0, len(rows.spans), 3):
         for piece, span in zip(rows.stream(range(k, k + 2)), rows.spans[k : k + 2], strict=False):
             np.testing.assert_array_equal(piece.X, X[span])
@@ -160,7 +170,7 @@ def test_errors_are_those_of_the_table_in_memory(tmp_path, change, options):
         table = table.drop(name) if name in table.column_names else table
         table = table.append_column(name, values)
     with pytest.raises(TableError) as expected:
-        prepare(read_table(write_files(tmp_path, table, 4, 37)), ReadOptions(**options))
+        prepare_table(read_table(write_files(tmp_path, table, 4, 37)), ReadOptions(**options))
     with pytest.raises(TableError) as found:
         prepare(open_parquet_files(tmp_path), ReadOptions(**options))
     assert str(found.value) == str(expected.value)
@@ -172,7 +182,7 @@ def test_rows_without_a_group_are_refused(tmp_path, gap):
     labels = pa.array([gap if i in (3, 5) else float(i % 9) for i in range(700)], from_pandas=False)
     table = many_kinds().append_column("group", labels)
     with pytest.raises(TableError, match="'group' is empty in 2 of"):
-        prepare(table, ReadOptions("y", groups="group"))
+        prepare_table(table, ReadOptions("y", groups="group"))
     with pytest.raises(TableError, match="'group' is empty in 2 of"):
         prepare(open_parquet_files(write_files(tmp_path, table, 4, 37)), ReadOptions("y", groups="group"))
 
@@ -224,8 +234,8 @@ def test_numbers_of_other_types_agree(tmp_path):
     pq.write_table(pa.table({"y": table["y"].cast("int16"), "x": pa.nulls(100)}), tmp_path / "b.parquet")
     both = pa.concat_tables([table, pa.table({"x": pa.nulls(100, pa.int64()), "y": table["y"]})])
     streamed = prepare(open_parquet_files(tmp_path), ReadOptions("y"))
-    assert streamed.encoder.columns_ == prepare(both, ReadOptions("y")).encoder.columns_
-    np.testing.assert_array_equal(collect_rows(streamed.rows)[0], prepare(both, ReadOptions("y")).rows.X)
+    assert streamed.encoder.columns_ == prepare_table(both, ReadOptions("y")).encoder.columns_
+    np.testing.assert_array_equal(collect_rows(streamed.rows)[0], prepare_table(both, ReadOptions("y")).rows.X)
 
 
 def test_a_file_of_as_many_rows_that_is_swapped_between_passes_is_noticed(tmp_path):

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,22 +15,22 @@ from quernel._files import check_writable
 from quernel._validation import LARGEST, SMALLEST
 from quernel.cli.console import note, working
 from quernel.data import ArrayRows, DaskRows, memory_budget
-from quernel.data.parquet import ColumnFilter, ParquetTable, any_column
+from quernel.data.parquet import ColumnFilter, ParquetTable, any_column, is_data_file
 from quernel.estimators.base import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.files import (
-    CSV,
-    PARQUET,
-    estimate_bytes,
+    DATA_ENDINGS,
     file_format,
     find_files,
     find_query_files,
-    is_data_file,
     open_table,
 )
-from quernel.tables.training_data import EncodedRows, ReadOptions, TrainingData, connect, dask_rows, prepare
+from quernel.tables.training_data import EncodedRows, ReadOptions, TrainingData, dask_rows, prepare
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 # Fewer rows with a target are an error.
 MIN_ROWS = 20
@@ -38,8 +39,10 @@ READ_MODES = {
     "streamed": "The data did not fit in memory and were streamed from the files.",
     "dask": "The data were read and held by the workers of the cluster.",
 }
-# Bytes of files from which a command says that it reads them.
-SLOW_BYTES = 10**8
+# Bytes of files from which a command says that it reads them, and what compressed files count more than their size.
+SLOW_BYTES, COMPRESSION_RATIO = 10**8, 6
+# Dask: the address of a cluster to be started on this machine, and seconds in which a scheduler must answer.
+LOCAL, TIMEOUT = "local", 5
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Source:
     def csv_files(self) -> list[Path]:
         """Return the CSV files among them, without those that the query reads by itself."""
         found = [] if self.data is None else find_files(self.data)
-        return [path for path in found if file_format(path) == CSV]
+        return [path for path in found if file_format(path)[0] == "CSV"]
 
     def open(self, options: CsvOptions, needed: ColumnFilter = any_column) -> AbstractContextManager[ParquetTable]:
         """Open the table."""
@@ -83,7 +86,8 @@ class Source:
 
     def working(self, text: str) -> AbstractContextManager[None]:
         """Say what is being done, {} being the name of the data, if that may take a while."""
-        size = sum(estimate_bytes(path) for path in self.files() if path.is_file())
+        files = [path for path in self.files() if path.is_file()]
+        size = sum(path.stat().st_size * (COMPRESSION_RATIO if file_format(path)[1] else 1) for path in files)
         return working(text.format(self)) if size > SLOW_BYTES else nullcontext()
 
     def command(self) -> list[str]:
@@ -113,7 +117,9 @@ def load_training_data(
         raise ValueError(
             f"--missing is for CSV files: {source} is in a format that marks missing values itself. Leave it out."
         )
-    if dask is not None and (source.query is not None or any(file_format(path) != PARQUET for path in source.files())):
+    if dask is not None and (
+        source.query is not None or any(file_format(path)[0] != "Parquet" for path in source.files())
+    ):
         raise TableError(
             f"--dask needs Parquet files, and {source} is none. Convert it first, for example by "
             "polars.scan_csv(...).sink_parquet(...), or leave --dask out to stream it on this machine."
@@ -131,6 +137,29 @@ def load_training_data(
             yield table.read(columns), training.load()
         else:
             yield None, training
+
+
+@contextmanager
+def connect(address: str) -> Iterator[Client]:
+    """Yield a client of the cluster at this address or, for "local", of one on this machine, closed at the end."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ImportError("--dask needs Dask. Run: pip install 'dask[array,distributed]'") from error
+    if address == LOCAL:
+        with Client(host="127.0.0.1", processes=True, threads_per_worker=1, dashboard_address=None) as client:
+            yield client
+        return
+    try:
+        # A client that cannot connect would otherwise stay Dask's default one and break its later computations.
+        client = Client(address, timeout=TIMEOUT, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConnectionError(
+            f"No Dask scheduler answers at {address!r}. Give the address of a running one, such as "
+            f"tcp://127.0.0.1:8786, or {LOCAL!r} to start one here."
+        ) from error
+    with client, client.as_current():
+        yield client
 
 
 def _check_not_empty(n_rows: int, source: Source) -> None:
@@ -236,7 +265,7 @@ def check_folder(out: Path) -> None:
 
 def _check_not_among_data(option: str, path: Path, data: Path | None) -> None:
     """Raise if the output would be read as data by the next command on the same folder or pattern."""
-    if data is None or data.is_file() or not is_data_file(path):
+    if data is None or data.is_file() or not is_data_file(path, DATA_ENDINGS):
         return
     place, among = path.resolve(), data.resolve()
     if among in place.parents if data.is_dir() else place.match(str(among)):

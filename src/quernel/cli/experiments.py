@@ -30,14 +30,13 @@ from quernel.cli.options import flag
 from quernel.cli.report import write_report
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.data import ArrayRows
 from quernel.datasets import load_wind
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
 from quernel.report import evaluate_on, report_page
-from quernel.tables.training_data import ReadOptions, prepare
+from quernel.tables import TableEncoder
 from quernel.tuning.cost import as_duration
 
 if TYPE_CHECKING:
@@ -367,13 +366,10 @@ def _save_report(
     model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, held_out: pa.Table, out: Path
 ) -> None:
     """Write the report on the test rows, and the model."""
-    training = prepare(held_out, ReadOptions("power"))
-    rows = training.rows
-    assert isinstance(rows, ArrayRows)
-    table_model = TableModel(training.encoder, model, "power", False, calibrated)
-    page = report_page(
-        table_model, held_out, evaluate_on(table_model, rows.X, rows.y), data="the held-out rows", model_file=MODEL
-    )
+    inputs, y = held_out.select(["wind_speed"]), held_out["power"].to_numpy()
+    table_model = TableModel(TableEncoder().fit(inputs, y), model, "power", False, calibrated)
+    evaluation = evaluate_on(table_model, table_model.encoder.transform(inputs), y)
+    page = report_page(table_model, held_out, evaluation, data="the held-out rows", model_file=MODEL)
     write_report(page, out / REPORT, force=True)
     save(table_model, out / MODEL, overwrite=True)
 

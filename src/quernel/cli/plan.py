@@ -24,7 +24,7 @@ from quernel.data.parquet import ParquetTable
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.tables.training_data import TrainingData, choose_sample_size, needed_columns, read_numbers, sample_rows
+from quernel.tables.training_data import TrainingData, choose_sample_size, read_numbers, sample_rows
 from quernel.theory import Exponent, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
@@ -304,7 +304,7 @@ def _sample_rows(training: TrainingData, max_memory: int | None, pilot: PilotOpt
     assert isinstance(training.table, ParquetTable)
     most = max(pilot.subsample, choose_sample_size(len(training.encoder.names), memory_budget(max_memory)))
     with working(f"Sampling {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
-        columns = needed_columns(training.encoder, training.options)
+        columns = [*training.encoder.inputs, *training.options.outputs]
         sample = sample_rows(training.table, columns, training.options.target, most, pilot.seed).table
     y = read_numbers(sample, training.options.target)
     finite = np.isfinite(y)

@@ -33,7 +33,7 @@ from quernel.persistence import load
 from quernel.report.formatting import format_count
 from quernel.tables import TableEncoder, TableError
 from quernel.tables.csv_files import CsvOptions, model_csv_options
-from quernel.tables.files import ARROW, CSV, DATABASE, split_extension
+from quernel.tables.files import file_format
 from quernel.tables.frames import suggest_name
 from quernel.tables.training_data import has_infinite
 
@@ -148,7 +148,7 @@ def _check_band(band: float | None, fitted: TableModel) -> None:
 
 def check_output_format(out: Path) -> None:
     """Raise unless the extension of the output is that of a format that is written."""
-    if split_extension(out)[0] in DATABASE:
+    if file_format(out)[0] == "database":
         raise TableError(f"{out} would be a database, which is not written. Choose .csv, .parquet or .arrow.")
 
 
@@ -270,26 +270,26 @@ def _top_columns(beyond: Counter[str]) -> str:
 @contextmanager
 def table_writer(part: Path, out: Path) -> Iterator[Callable[[pa.Table], None]]:
     """Yield a function that appends tables to the file `part`, in the format given by the extension of `out`."""
-    ending, compression = split_extension(out)
+    _, compression = file_format(out)
     with ExitStack() as files:
         stream = files.enter_context(pa.output_stream(str(part), compression=compression))
         opened: list[TableWriter] = []
 
         def write(table: pa.Table) -> None:
             if not opened:
-                opened.append(files.enter_context(open_writer(stream, ending, table.schema)))
+                opened.append(files.enter_context(open_writer(stream, out, table.schema)))
             opened[0].write_table(table)
 
         yield write
 
 
-def open_writer(stream: IO[bytes] | pa.NativeFile, ending: str, schema: pa.Schema) -> TableWriter:
-    """Open Arrow's writer for tables of this schema."""
-    if ending in CSV:
-        return csv.CSVWriter(
-            stream, schema, write_options=csv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",")
-        )
-    if ending in ARROW:
+def open_writer(stream: IO[bytes] | pa.NativeFile, out: Path, schema: pa.Schema) -> TableWriter:
+    """Open Arrow's writer for tables of this schema, in the format of the file `out`."""
+    form, _ = file_format(out)
+    if form == "CSV":
+        tabs = ".tsv" in [ending.lower() for ending in out.suffixes[-2:]]
+        return csv.CSVWriter(stream, schema, write_options=csv.WriteOptions(delimiter="\t" if tabs else ","))
+    if form == "Arrow":
         return pa.ipc.new_file(stream, schema)
     return pq.ParquetWriter(stream, schema)
 
@@ -341,11 +341,10 @@ class PassthroughColumns:
             raise
 
     def _check_writable(self, copies: Mapping[str, pa.ChunkedArray]) -> None:
-        ending, _ = split_extension(self.out)
         for name, copy in copies.items():
             alone = pa.table({name: copy})
             try:
-                with open_writer(io.BytesIO(), ending, alone.schema) as writer:
+                with open_writer(io.BytesIO(), self.out, alone.schema) as writer:
                     writer.write_table(alone)
             except pa.ArrowException as error:
                 raise TableError(

@@ -39,7 +39,6 @@ from quernel.tables.training_data import (
     choose_sample_size,
     has_infinite,
     is_numeric,
-    needed_columns,
     read_numbers,
     sample_rows,
 )
@@ -216,7 +215,7 @@ def report_by_refitting(
     with working("Sampling rows for the report"):
         allowed = memory_budget(getattr(model.model, "max_memory", None))
         most = choose_sample_size(len(model.encoder.names), allowed)
-        columns = needed_columns(training.encoder, training.options)
+        columns = [*training.encoder.inputs, *training.options.outputs]
         sample = sample_rows(training.table, columns, training.options.target, most, seed)
     with fitting("Evaluating the model on held-out rows"):
         evaluation = evaluate_streamed(model, training, sample, seed=seed, time_ordered=time_ordered)

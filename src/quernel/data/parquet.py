@@ -71,7 +71,7 @@ class ParquetTable:
 
         With their group, and the index of the first of them in it, as an Arrow table.
         """
-        fields = [self.schema.field(name) for name in columns]
+        schema = self.schema.empty_table().select(columns).schema
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
             with open_file(path, self.filesystem) as file:
                 check_stamp(path, self.stamps[path], self.filesystem)
@@ -83,7 +83,7 @@ class ParquetTable:
                         )
                     while start < group.n_rows:
                         with explain_errors(str(group)):
-                            batch = _with_types(next(batches), fields)
+                            batch = cast_batch(next(batches), schema)
                         yield group, start, batch
                         start += len(batch)
                 check_stamp(path, self.stamps[path], self.filesystem)
@@ -148,10 +148,15 @@ def explain_errors(place: str, remedy: str = "Write the file again, or leave it 
         raise RowsError(f"{place} cannot be read: {reason.rstrip('.')}. {remedy}") from error
 
 
-def list_files(path: str, accepts: Callable[[Path], bool]) -> list[str]:
-    """Return the file itself, or all files of a folder that are accepted, or of a glob pattern, sorted by name."""
+def is_data_file(path: Path, endings: Sequence[str]) -> bool:
+    """Whether a file in a folder is read as data; names that begin with . or _ belong to the programs that write it."""
+    return path.suffix.lower() in endings and not path.name.startswith((".", "_"))
+
+
+def list_files(path: str, endings: Sequence[str]) -> list[str]:
+    """Return the file itself, or all data files of a folder, with these endings, or of a pattern, sorted by name."""
     if os.path.isdir(path):
-        return sorted(str(inside) for inside in Path(path).rglob("*") if inside.is_file() and accepts(inside))
+        return sorted(str(file) for file in Path(path).rglob("*") if file.is_file() and is_data_file(file, endings))
     if os.path.exists(path) or not glob.has_magic(path):
         return [path]
     return sorted(found for found in glob.glob(path, recursive=True) if os.path.isfile(found))
@@ -207,30 +212,37 @@ def plain_type(kind: Any) -> Any:
     return {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(str(kind), kind)
 
 
-def _with_types(batch: Any, fields: Sequence[Any]) -> Any:
-    """Return a batch as a table of these fields; large integers may lose digits as floating-point numbers."""
+def cast_batch(batch: Any, schema: Any) -> Any:
+    """Return a batch as a table of this schema, columns of the null type as null.
+
+    Large integers may lose digits as floating-point numbers.
+    """
     import pyarrow as pa
 
     columns = []
-    for field in fields:
-        if pa.types.is_null(field.type):
-            columns.append(pa.nulls(len(batch)))
-            continue
-        column = batch.column(field.name)
+    for field in schema:
+        column = pa.nulls(len(batch)) if pa.types.is_null(field.type) else batch.column(field.name)
         if pa.types.is_dictionary(column.type) and column.type != field.type:
-            column = column.dictionary_decode()
+            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            column = column.dictionary.cast(kind).take(column.indices)
         columns.append(column.cast(field.type, safe=not pa.types.is_floating(field.type)))
-    return pa.table(columns, schema=pa.schema(fields))
+    return pa.table(columns, schema=schema)
 
 
 # Blocks of rows
 
 
 class BlockedRows(ABC):
-    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`."""
+    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`.
 
-    def __init__(self, table: ParquetTable, used: Mask, n_columns: int) -> None:
-        self.table, self.n_columns, self.size = table, n_columns, count_block_rows(n_columns)
+    X is made of the columns `inputs` of the table; there may be a column of weights.
+    """
+
+    def __init__(
+        self, table: ParquetTable, used: Mask, n_columns: int, inputs: Sequence[str], target: str, weight: str | None
+    ) -> None:
+        self.table, self.inputs, self.target, self.weight, self.weighted = table, inputs, target, weight, bool(weight)
+        self.n_columns, self.size = n_columns, count_block_rows(n_columns)
         self.blocks, first = list[tuple[RowGroup, int, Mask]](), 0  # a group, from which row on, and which are used
         for group in table.groups:
             inside, first = used[first : first + group.n_rows], first + group.n_rows
@@ -239,10 +251,6 @@ class BlockedRows(ABC):
         ends = np.cumsum([0, *(np.count_nonzero(mask) for *_, mask in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows: int = ends[-1]
-
-    @abstractmethod
-    def needed_columns(self, X: bool) -> list[str]:
-        """Columns to read: target and weight, with X also the inputs."""
 
     @abstractmethod
     def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:
@@ -264,7 +272,8 @@ class BlockedRows(ABC):
 
         wanted = {self.blocks[k][:2]: k for k in numbers}
         groups = dict.fromkeys(group for group, _ in wanted)
-        for group, start, table in self.table.iter_batches(self.needed_columns(X), groups, self.size):
+        names = [*(self.inputs if X else ()), self.target, *([self.weight] if self.weight else [])]
+        for group, start, table in self.table.iter_batches(names, groups, self.size):
             if (k := wanted.get((group, start))) is None:
                 continue
             *_, used = self.blocks[k]
@@ -315,7 +324,6 @@ class ParquetRows(BlockedRows):
             import pyarrow  # noqa: F401
         except ImportError as error:
             raise ImportError("ParquetRows needs pyarrow, which is not installed. Run: pip install pyarrow") from error
-        self.target, self.weight, self.weighted = target, weight, weight is not None
         found, filesystem, partitions = _find_files(paths)
         kept = None if filters is None else _as_expression(filters)
         first = open_parquet(found[:1], filesystem=filesystem).schema
@@ -329,9 +337,9 @@ class ParquetRows(BlockedRows):
             )
         numeric = [one.name for one in table.schema if _is_number(one.type) or one.name not in names]
         self.names = tuple(name for name in numeric if name not in (target, weight)) if columns is None else (*columns,)
-        self._check_names(table, columns)
+        self._check_names(table, columns, [*self.names, target, *([] if weight is None else [weight])])
         used = np.broadcast_to(True, table.n_rows) if filters is None else _find_kept(table, kept, names)
-        super().__init__(table, used, len(self.names))
+        super().__init__(table, used, len(self.names), self.names, target, weight)
         if not self.spans:
             that = "that the filters keep " if filters is not None else ""
             raise RowsError(f"There are no rows {that}in {self._describe_files()}.")
@@ -347,11 +355,11 @@ class ParquetRows(BlockedRows):
     def _describe_files(self) -> str:
         return self.files[0] + (f" and {len(self.files) - 1} more files" if len(self.files) > 1 else "")
 
-    def _check_names(self, table: ParquetTable, columns: Sequence[str] | None) -> None:
-        """Raise a `RowsError` unless inputs, target and weight are different columns of numbers."""
+    def _check_names(self, table: ParquetTable, columns: Sequence[str] | None, named: Sequence[str]) -> None:
+        """Raise a `RowsError` unless inputs, target and weight, which are `named`, are different columns of numbers."""
         if isinstance(columns, str) or not self.names:
             raise RowsError(f"columns must be a list of names, or None for all columns of numbers; got {columns!r}.")
-        path, named = next(iter(table.stamps)), self.needed_columns(X=True)
+        path = next(iter(table.stamps))
         for name in named:
             if name not in table.schema.names:
                 raise RowsError(f"{path} has no column {name!r}. Its columns: {', '.join(table.schema.names[:12])}.")
@@ -363,16 +371,12 @@ class ParquetRows(BlockedRows):
                     "turn it into numbers first, or use the command line, which encodes text."
                 )
 
-    def needed_columns(self, X: bool) -> list[str]:
-        """Columns to read: target and weight, with X also the inputs."""
-        return [*(self.names if X else ()), self.target, *([] if self.weight is None else [self.weight])]
-
     def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:  # noqa: ARG002
         """Return a table as a validated `Piece`; missing values become NaN."""
         numbers = {name: table[name].cast("float64", safe=False).to_numpy() for name in table.column_names}
-        inputs = np.stack([numbers[name] for name in self.names], axis=1) if X else None
-        piece = Piece(inputs, numbers[self.target], None if self.weight is None else numbers[self.weight])
-        return check_piece(piece, [f"column {name!r}" for name in (*self.names, self.target, self.weight)], where)
+        inputs = np.stack([numbers[name] for name in self.inputs], axis=1) if X else None
+        piece = Piece(inputs, numbers[self.target], numbers[self.weight] if self.weight else None)
+        return check_piece(piece, [f"column {name!r}" for name in (*self.inputs, self.target, self.weight)], where)
 
 
 def _is_number(kind: Any) -> bool:
@@ -398,14 +402,12 @@ def _as_expression(filters: Any) -> Any:
 
 def _find_kept(table: ParquetTable, kept: Any, names: Sequence[str]) -> Mask:
     """Return which rows a filter keeps, in one pass over the columns that it names; without Arrow's threads."""
-    from pyarrow import acero
+    import pyarrow.dataset as ds
 
     masks = [np.empty(0, dtype=bool)]
-    project = acero.Declaration("project", acero.ProjectNodeOptions([kept], ["kept"]))
     with explain_errors(f"{next(iter(table.stamps))} with the filters {kept}", "Are their names and types right?"):
         for batch in chain([table.schema.empty_table()], (batch for *_, batch in table.iter_batches(names))):
-            source = acero.Declaration("table_source", acero.TableSourceNodeOptions(batch))
-            found = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)["kept"]
+            found = ds.dataset(batch).to_table(columns={"kept": kept}, use_threads=False)["kept"]
             masks.append(found.fill_null(False).to_numpy())
     return np.concatenate(masks)
 
@@ -422,10 +424,7 @@ def _find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
             raise RowsError("The dataset has a filter of its own. Give the whole dataset, and the filter as filters=.")
         return paths.files, paths.filesystem, tuple(paths.partitioning.schema.names) if paths.partitioning else ()
     if isinstance(paths, str | os.PathLike):
-        # Writers leave metadata beside the data, in files that begin with . or _
-        found = list_files(
-            os.fspath(paths), lambda path: path.suffix in PARQUET and not path.name.startswith((".", "_"))
-        )
+        found = list_files(os.fspath(paths), PARQUET)
     elif isinstance(paths, Sequence):
         found = [os.fspath(path) for path in paths]
     else:

@@ -16,7 +16,6 @@ from quernel._validation import LARGEST, SMALLEST, check_weight, sum_silently
 from quernel.data import blocks
 from quernel.losses import LOSSES, Loss
 from quernel.tables import TableEncoder
-from quernel.tables.columns import row_folds
 from quernel.tables.encoder import refuse_infinite
 from quernel.tables.frames import as_entries, open_frame, refuse_repeated_names, to_numbers
 
@@ -67,8 +66,7 @@ def check_rows(estimator: Any, X: Any, *, training: bool = False) -> Array:
     """
     encoder = getattr(estimator, "encoder_", None)
     if encoder is not None:
-        frame = open_frame(X, encoder.inputs)
-        return encoder.encode_frame(frame, row_folds(0, frame.n_rows) if training else None, finite=True)
+        return encoder.encode(X, 0 if training else None, finite=True)
     if _is_frame(X):
         refuse_repeated_names(list(X.columns))
     _refuse_text(X)
@@ -123,7 +121,7 @@ def _encode_training(estimator: Any, X: Any, target: NDArray[Any], weight: Array
     estimator.__dict__.pop("feature_names_in_", None)
     if hasattr(encoder, "feature_names_in_"):
         estimator.feature_names_in_ = encoder.feature_names_in_
-    return encoder.transform_training(frame)
+    return encoder.encode(frame, 0)
 
 
 def is_mixed(X: Any) -> bool:

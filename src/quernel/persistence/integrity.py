@@ -50,7 +50,14 @@ from quernel.tables import TableEncoder
 
 FEATURE_MAPS = (RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures, TrendFeatures)
 # A value of each kind of column, from which the encodings of `quernel.tables` can read.
-SAMPLES = {"number": 0.0, "boolean": True, "text": "some text", "date": "1970-01-01", "time": "00:00:00"}
+SAMPLES = {
+    "number": 0.0,
+    "duration": 0.0,
+    "boolean": True,
+    "text": "some text",
+    "date": "1970-01-01",
+    "time": "00:00:00",
+}
 
 
 def check_model(model: Any, trusted: Collection[str] = ()) -> None:

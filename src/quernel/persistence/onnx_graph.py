@@ -45,8 +45,8 @@ from quernel.kernels import (
     ShiftInvariantKernel,
     resolve,
 )
-from quernel.tables import NumberColumn, TableEncoder, TextColumn
-from quernel.tables.columns import CYCLES, Column, Markers, number_markers
+from quernel.tables import TableEncoder, TextColumn
+from quernel.tables.columns import CYCLES, Column, Markers, find_places
 from quernel.tables.frames import factorize, open_frame
 
 # Versions of the operator sets (the standard one and ai.onnx.ml) and of the file format.
@@ -310,8 +310,8 @@ def _encode_column(x: Tensor, column: Column, encoder: TableEncoder) -> list[Ten
     """
     if isinstance(column, TextColumn):
         return [_encode_text(x, column, encoder.missing_markers(column))]
-    if type(column) is NumberColumn:
-        for number in number_markers(encoder.missing):  # missing-value markers that are numbers, such as -999
+    if column.kind in ("number", "duration"):
+        for number in encoder.markers.numbers:  # missing-value markers that are numbers, such as -999
             x = where(equal(x, number), np.nan, x)
     missing = is_missing(x)
     filled = where(missing, column.fill, x)
@@ -330,7 +330,7 @@ def _encode_text(text: Tensor, column: TextColumn, markers: tuple[str, ...]) -> 
     the missing-value markers belong.
     """
     n, graph = len(column.categories), text.graph
-    rows = dict.fromkeys(markers, n + 1) | column.places
+    rows = dict.fromkeys(markers, n + 1) | find_places(column.categories)
     row = graph.lookup(text, rows, default=n)
     return graph.constant(column.codes).take(graph.apply("Squeeze", row, np.array([1])), axis=0)
 

@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.tables import BooleanColumn, DateColumn, TableEncoder, TableError, TextColumn, TimeColumn
-from quernel.tables.columns import CYCLES, Column, number_markers
+from quernel.tables import TableEncoder, TableError, TextColumn
+from quernel.tables.columns import CYCLES, Column
 from quernel.tables.frames import refuse_repeated_names
 
 Floats = NDArray[np.floating]
@@ -332,18 +332,18 @@ def _read_column(column: Column, entries: Any, *, pooled: bool) -> NDArray[Any]:
             return np.array([*column.categories, OTHER, MISSING], dtype=object)[column.read(entries)]
         return np.asarray(entries.to_pylist(), dtype=object)
     read = column.read(entries)
-    if isinstance(column, BooleanColumn):  # a category: a grid of numbers would have values between false and true
+    if column.kind == "boolean":  # a category: a grid of numbers would have values between false and true
         flags = (read > 0.5).astype(object)
         flags[np.isnan(read)] = None
         return flags
-    return to_dates(read) if isinstance(column, DateColumn | TimeColumn) else read
+    return to_dates(read) if column.kind in ("date", "time") else read
 
 
 def _to_arrow(column: Column, values: NDArray[Any], *, pooled: bool) -> Any:
     """Convert the values of a column to what an Arrow table is made of; the inverse of `_read_column`."""
     import pyarrow as pa
 
-    if isinstance(column, TimeColumn):
+    if column.kind == "time":
         microseconds = values.astype("datetime64[us]").astype(np.int64)
         return pa.array(microseconds, mask=np.isnat(values)).cast(pa.time64("us"))
     if pooled and isinstance(column, TextColumn):
@@ -414,7 +414,7 @@ def replace_missing_markers(encoder: TableEncoder, table: Any, *others: str) -> 
 
     `others` are numeric columns, besides the inputs, that are treated in the same way.
     """
-    numbers = number_markers(encoder.missing)
+    numbers = encoder.markers.numbers
     texts = {column.name: encoder.missing_markers(column) for column in encoder.columns_} | dict.fromkeys(others, ())
     for name in [name for name in texts if name in table.schema.names]:
         column = _markers_to_null(table[name], texts[name], numbers)

@@ -23,7 +23,7 @@ from quernel.report.effects import WhatIf, compute_fans, compute_what_if
 from quernel.report.evaluation import Evaluation, evaluate_alike
 from quernel.report.formatting import format_date, format_number, format_share, format_time
 from quernel.report.reliability import Group, Periods, compute_groups, compute_periods
-from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
+from quernel.tables import TextColumn
 from quernel.tables.columns import Column
 from quernel.tables.frames import as_entries, factorize
 from quernel.tables.training_data import RowSample, read_numbers
@@ -230,11 +230,11 @@ def _summarize_column(column: Column, entries: Any) -> ColumnSummary:
     finite = values[np.isfinite(values)]
     if not len(finite):
         description = ""
-    elif isinstance(column, BooleanColumn):
+    elif column.kind == "boolean":
         description = f"true in {format_share(finite.mean(), 0)}"
-    elif isinstance(column, DateColumn):
+    elif column.kind == "date":
         description = f"{format_date(finite.min())} to {format_date(finite.max())}"
-    elif isinstance(column, TimeColumn):
+    elif column.kind == "time":
         description = f"{format_time(finite.min())} to {format_time(finite.max())}"
     else:
         description = _describe_range(finite)

@@ -40,7 +40,7 @@ from quernel.report.formatting import (
     numeric_cell,
     row_header,
 )
-from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
+from quernel.tables import TextColumn
 from quernel.tables.columns import CYCLES, Column
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) 
     fans = []
     for name in names:
         j = columns.names.index(name)
-        is_date = isinstance(model.encoder.columns_[j], DateColumn) and len(drop_missing(rows[j])) > 0
+        is_date = model.encoder.columns_[j].kind == "date" and len(drop_missing(rows[j])) > 0
         whole = [(name, *_as_codes(rows[j]))]
         for label, values, grid in _split_date(name, to_seconds(rows[j])) if is_date else whole:
             points = _make_grid(model.encoder.columns_[j], values) if grid is None else grid
@@ -129,13 +129,15 @@ def _split_date(name: str, seconds: Array) -> Iterator[tuple[str, NDArray[Any], 
 
 def _make_grid(column: Column, values: NDArray[Any]) -> NDArray[Any]:
     """Return the values of a column at which to predict; the training median where it has none."""
-    if isinstance(column, BooleanColumn):
+    if column.kind == "boolean":
         flags: list[bool | None] = [flag for flag in (False, True) if flag in drop_missing(values)]
         return np.array(flags or [None], dtype=object)
-    if not isinstance(column, TextColumn) and len(drop_missing(values)) == 0:
-        fill = np.array([column.fill])
-        return to_dates(fill) if isinstance(column, DateColumn | TimeColumn) else fill
-    yearly = not isinstance(column, DateColumn) or "year" in column.cycles
+    yearly = True
+    if not isinstance(column, TextColumn):
+        if len(drop_missing(values)) == 0:
+            fill = np.array([column.fill])
+            return to_dates(fill) if column.kind in ("date", "time") else fill
+        yearly = column.kind != "date" or "year" in column.cycles
     return make_grid(values, OPTIONS.grid_points, yearly=yearly)
 
 

@@ -27,7 +27,7 @@ from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
-from quernel.tables import NumberColumn, TableEncoder, TableError
+from quernel.tables import NumericColumn, TableEncoder, TableError
 from quernel.tables.frames import open_frame
 from quernel.tables.training_data import RowSample, TrainingData, read_numbers
 from quernel.tuning.data_summary import column_scales
@@ -85,7 +85,7 @@ def predict_boosting(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     trees = HistGradientBoostingRegressor(
         loss="quantile", max_iter=OPTIONS.n_slow_trees, early_stopping=False, random_state=0
     )
-    with threadpool_limits(1):  # its threads spin: beside other work they take many times as long as one alone
+    with threadpool_limits(1, user_api="openmp"):  # they spin beside other work
         curves = [clone(trees).set_params(quantile=level).fit(X, y).predict(X_new) for level in levels.tolist()]
     return np.sort(np.column_stack(curves), axis=1)
 
@@ -515,7 +515,7 @@ def as_table_model(model: Any, X: Any, target: str) -> TableModel:
             raise ValueError(f"X has {len(frame.names)} columns; the model was fitted to {model.n_features_in_}.")
         fills = zip(frame.names, model._fill, strict=True)
         encoder = TableEncoder()
-        encoder.columns_ = tuple(NumberColumn(name, float(fill), flagged=False) for name, fill in fills)
+        encoder.columns_ = tuple(NumericColumn(name, "number", float(fill), flagged=False) for name, fill in fills)
         encoder.dropped_, encoder.notes_, encoder.alarms_, encoder.n_features_in_ = {}, (), (), len(frame.names)
         encoder.feature_names_in_ = np.array(frame.names, dtype=object)
     # From here on rows are encoded, and the estimator takes numbers without names.

@@ -32,7 +32,6 @@ from quernel.report.formatting import (
     row_header,
     verdict_cell,
 )
-from quernel.tables import DateColumn
 
 if TYPE_CHECKING:
     from quernel.report.content import Page
@@ -229,7 +228,7 @@ def _find_times(evaluation: Evaluation, entries: Any, numbers: Index) -> tuple[s
     """
     dates, start = {}, 0
     for column in evaluation.model.encoder.columns_:
-        if isinstance(column, DateColumn):
+        if column.kind == "date":
             when = np.asarray(column.read(entries[column.name]), dtype=float)
             dates[column.name] = (when, start)
         start += len(column.names)

@@ -41,14 +41,15 @@ from quernel.report.formatting import (
     row_header,
 )
 from quernel.report.reliability import render_coverage, render_groups, render_periods
-from quernel.tables import DateColumn, TimeColumn
-from quernel.tables.columns import Column, NumberColumn
+from quernel.tables.columns import Column
 from quernel.tables.training_data import RowSample
 from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]
 
 NONE, MISSING = "\N{EN DASH}", "missing"
+# Kinds of columns whose values are written as numbers.
+NUMBERS = ("number", "boolean", "duration")
 # Numbers in the file to download: at some 12 bytes each, and a third more as a link, less than 3 MB.
 MAX_DOWNLOAD = 180_000
 # At most: rows in the tables of rows, input columns in these, and column names in a sentence.
@@ -276,7 +277,7 @@ def _row_table(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     entries = page.entries.take(some)
     columns = {column.name: column for column in page.model.encoder.columns_}
     inputs = [_format_entries(columns[name], entries[name]) for name in names]
-    titles = [numeric_cell(name) if isinstance(columns[name], NumberColumn) else name for name in names]
+    titles = [numeric_cell(name) if columns[name].kind in NUMBERS else name for name in names]
     numbers = [format_numbers(column[some]) for column in (evaluation.y, *evaluation.curves.T, loss)]
     lines = [
         (
@@ -293,11 +294,11 @@ def _row_table(page: Page, some: NDArray[np.intp], loss: Array) -> str:
 
 def _format_entries(column: Column, entries: Any) -> list[Cell | str]:
     """Format the values of a column; dates given as text are parsed first."""
-    if isinstance(column, DateColumn):
+    if column.kind == "date":
         return [MISSING if np.isnan(moment) else Cell(format_date(moment), "whole") for moment in column.read(entries)]
-    if isinstance(column, TimeColumn):
+    if column.kind == "time":
         return [MISSING if np.isnan(time) else format_time(time) for time in column.read(entries)]
-    missing = numeric_cell(MISSING) if isinstance(column, NumberColumn) else MISSING
+    missing = numeric_cell(MISSING) if column.kind in NUMBERS else MISSING
     return [missing if value in (None, "") else _format_entry(value) for value in entries.to_pylist()]
 
 

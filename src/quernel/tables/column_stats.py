@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -19,20 +20,18 @@ from quernel.tables.columns import (
     DAY,
     MISSING_MARKERS,
     TEXTS,
-    BooleanColumn,
     Column,
-    DateColumn,
     Markers,
-    NumberColumn,
+    NumericColumn,
     TargetColumn,
     TextColumn,
-    TimeColumn,
 )
 from quernel.tables.frames import (
     DATE,
     NUMBER,
     Entries,
     Frame,
+    Parser,
     TableError,
     factorize,
     parse_date,
@@ -108,7 +107,7 @@ def choose_encoding(
         kind = "category" if categorical else kind
         return _encode_text(name, entries, kind, markers, keep=keep, has_target=has_target)
     values = to_numbers(entries)
-    if markers.numbers and kind == "number":
+    if kind == "number" and markers.numbers:
         values = np.where(np.isin(values, markers.numbers), np.nan, values)
     n_infinite = int(np.isinf(values).sum())
     remarks = [f"is infinite in {format_rows(n_infinite)}, treated as missing"] if n_infinite else []
@@ -117,32 +116,28 @@ def choose_encoding(
 
 def _encode_numeric(name: str, values: Array, kind: str, keep: bool) -> Column | str:
     """Return the encoding of numbers, of dates (of a kind in DATE_ORDERS if they were text) or of times in seconds."""
+    kind, order = ("date", kind) if kind in DATE_ORDERS else (kind, "year first")
     finite = values[np.isfinite(values)]
     if len(finite) == 0:
         return NO_VALUES
     low, high, flagged = float(finite.min()), float(finite.max()), len(finite) < len(values)
-    date = kind == "date" or kind in DATE_ORDERS
     if low == high and not flagged:
-        return f"it is {'the same date' if date else 'the same time' if kind == 'time' else f'{low:g}'} everywhere"
+        return f"it is {f'the same {kind}' if kind in ('date', 'time') else f'{low:g}'} everywhere"
     if kind == "number" and not keep and not flagged and is_identifier(name, finite):
         counts = f"it counts the rows from {low:.0f} to {high:.0f}"
         what = counts if high - low == len(finite) - 1 else "no number is repeated in it"
         return Alarm(f"{what}, like an {IDENTIFIES}")
-    daily = date and np.ptp(finite % DAY) > 0
-    middle = float(np.median(finite, overwrite_input=True))
-    if kind == "time":
-        return TimeColumn(name, middle, flagged)
-    if date:
-        cycles = tuple(cycle for cycle in CYCLES if (daily if cycle == "day" else high - low >= CYCLES[cycle]))
-        return DateColumn(name, middle, flagged, low, cycles, kind if kind in DATE_ORDERS else "year first")
-    if max(-low, high) > LARGEST:
+    if kind != "date" and max(-low, high) > LARGEST:
         raise TableError(
             f"Column {name!r} holds numbers as large as {max(-low, high):.3g}, beyond the supported {LARGEST:g}. "
             f"Rescale it, or leave it out (on the command line, --exclude {shlex.quote(name)})."
         )
-    if kind == "boolean":
-        return BooleanColumn(name, middle, flagged)
-    return NumberColumn(name, middle, flagged, duration=kind == "duration")
+    cycles: tuple[str, ...] = ("day",) if kind == "time" else ()
+    if kind == "date":
+        daily = np.ptp(finite % DAY) > 0
+        cycles = tuple(cycle for cycle in CYCLES if (daily if cycle == "day" else high - low >= CYCLES[cycle]))
+    middle = float(np.median(finite, overwrite_input=True))
+    return NumericColumn(name, kind, middle, flagged, low if kind == "date" else 0.0, cycles, order)
 
 
 def is_identifier(name: str, values: Array) -> bool:
@@ -165,14 +160,12 @@ def _encode_text(
     name: str, entries: Entries, kind: str, markers: Markers, *, keep: bool, has_target: bool
 ) -> FittedColumn:
     """Choose the encoding of text, of a categorical type, or mixed with other objects."""
-    n_rows, counts, n_null = len(entries), *_count_values(entries)
-    if n_null == n_rows:
-        return FittedColumn(NO_VALUES)
+    n_rows, counts = len(entries), _count_values(entries)
     if counts is None:
         many = f"it has more than {OPTIONS.max_distinct:,} different values, like a name or another {IDENTIFIES}"
         return FittedColumn(Alarm(many))
     given = markers.texts.difference(MISSING_MARKERS)  # the user's: never categories
-    n_missing = n_null + sum(counts.pop(text, 0) for text in ("", *given))
+    n_missing = sum(counts.pop(text, 0) for text in ("", *given))
     found = _parse_counts(counts) if kind == "text" else None
     if found is not None:
         parsed, texts, numbers = found
@@ -198,15 +191,16 @@ def _encode_text(
     return FittedColumn(column, remarks)
 
 
-def _count_values(entries: Entries) -> tuple[dict[str, int] | None, int]:
-    """Return the rows of each distinct value, None if there are too many, and the number of rows without one."""
+def _count_values(entries: Entries) -> Counter[str] | None:
+    """Return the number of rows of each distinct value, those without one as empty text; None if there are too many."""
     series, most = entries.series, OPTIONS.max_distinct
     if series is not None and len(series) > 2 * most and series.head(2 * most).n_unique() > most + 1:
-        return None, int(series.null_count())
+        return None
     labels, index = factorize(entries)
-    each = np.bincount(index[index >= 0], minlength=len(labels)).tolist()
-    counts = dict(zip(labels, each, strict=True))
-    return counts if len(counts) <= most else None, int(np.sum(index < 0))
+    n_missing, *each = np.bincount(index + 1, minlength=len(labels) + 1).tolist()
+    counts = Counter(dict(zip(labels, each, strict=True)))
+    counts[""] += n_missing
+    return counts if len(labels) <= most else None
 
 
 def _parse_counts(counts: Mapping[str, int]) -> tuple[str, list[str], list[Any]] | None:
@@ -221,13 +215,14 @@ def _parse_counts(counts: Mapping[str, int]) -> tuple[str, list[str], list[Any]]
     return parsed[0] if len(parsed) == 1 and len(zoned) < 2 else None
 
 
-def _parse_plain_number(text: str) -> float | None:
-    """Parse a number; not one with leading zeros, such as 01234, which is a label."""
-    return None if text.lstrip("+-")[:1] == "0" and text.lstrip("+-")[1:2].isdigit() else parse_number(text)
-
-
+# Numbers with leading zeros are labels.
+LABEL = re.compile(r"[+-]*0\d")
 # What text may hold: dates by their order, times, numbers.
-TEXT_PARSERS = {**DATE_ORDERS, "time": parse_time, "number": _parse_plain_number}
+TEXT_PARSERS: dict[str, Parser] = {
+    **DATE_ORDERS,
+    "time": parse_time,
+    "number": lambda text: None if LABEL.match(text) else parse_number(text),
+}
 
 
 def _encode_categories(

@@ -7,9 +7,8 @@ ones included) and `encode` (from these to a block of the matrix). `persistence`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -36,9 +35,6 @@ Array = NDArray[np.floating]
 # What `read` returns and `encode` takes: numbers, NaN where missing or, for text, rows of `TextColumn.codes`.
 Values: TypeAlias = NDArray[Any]
 
-# Missing-value markers, and equivalent spellings of numbers and booleans in other file formats
-
-
 # Text that marks a missing value unless it is frequent enough to be a category: Arrow's list for CSV files.
 MISSING_MARKERS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL",
@@ -63,27 +59,21 @@ def equivalent_spellings(text: str) -> tuple[str, ...]:
     return (text,)
 
 
-def text_markers(missing: Iterable[str]) -> tuple[str, ...]:
-    """Return the user's missing-value markers together with the default ones, each once."""
-    return tuple(
-        dict.fromkeys([*MISSING_MARKERS, *(way for marker in missing for way in equivalent_spellings(marker))])
-    )
-
-
-def number_markers(missing: Iterable[str]) -> tuple[float, ...]:
-    """Return the missing-value markers that are numbers."""
-    return tuple(dict.fromkeys(float(marker) for marker in missing if NUMBER.fullmatch(marker)))
-
-
 @dataclass(frozen=True)
 class Markers:
-    """Missing-value markers of a column: text, and numbers."""
+    """Missing-value markers: those of the user, `missing`, and of text the default ones besides."""
 
-    texts: frozenset[str] = frozenset(MISSING_MARKERS)
-    numbers: tuple[float, ...] = ()
+    missing: tuple[str, ...] = ()
 
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """Text that marks a missing value."""
+        return frozenset(MISSING_MARKERS).union(*map(equivalent_spellings, self.missing))
 
-# Columns
+    @cached_property
+    def numbers(self) -> tuple[float, ...]:
+        """Numbers that mark a missing value."""
+        return tuple(float(marker) for marker in self.missing if NUMBER.fullmatch(marker))
 
 
 DAY = 86_400.0
@@ -93,19 +83,33 @@ CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
 DATE_ORDERS = {"year first": parse_date, "day first": parse_day_first, "month first": parse_month_first}
 DEFAULT_MARKERS = Markers()
 TEXTS = ("text", "category", "mixed")
+STRINGS = "strings such as {text!r}, but the model was fitted to "
+# By kind of a numeric column: kinds besides text that it is read from, how text is parsed, what is said of other text.
+READERS: dict[str, tuple[tuple[str, ...], Parser, str]] = {
+    "number": (("number", "boolean"), parse_number, f"{STRINGS}numbers."),
+    "boolean": (("number", "boolean"), parse_boolean, f"{STRINGS}booleans."),
+    "duration": (("number", "boolean", "duration"), parse_number, f"{STRINGS}durations."),
+    "date": (("date",), parse_date, "text that is not a date ({text!r}). Write dates like 2026-11-16 08:30:00."),
+    "time": (("time",), parse_time, "text that is not a time ({text!r}). Write times like 08:30:00."),
+}
 
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column that is read as numbers, with missing values imputed by the training median."""
+    """Numbers, booleans as 0 and 1, durations, dates and times, with missing values imputed by the training median.
+
+    Durations are in seconds, times of day in seconds since midnight. Dates are seconds since 1970, in UTC if they have
+    a time zone, and encoded as years since `start`. Times and dates have sine and cosine of `cycles`: of dates, those
+    (day, week, year) that the training rows span. `order` is that of dates in text: 2020-12-31 is "year first".
+    """
 
     name: str
+    kind: str  # number, boolean, duration, date or time
     fill: float  # the training median
     flagged: bool  # whether a missing-value indicator is added: the training rows had missing values
-    kind: ClassVar[str]
-    readable: ClassVar[tuple[str, ...]]
-    start: ClassVar[float] = 0.0
-    cycles: ClassVar[tuple[str, ...]] = ()
+    start: float = 0.0
+    cycles: tuple[str, ...] = ()
+    order: str = "year first"
 
     @property
     def names(self) -> list[str]:
@@ -118,93 +122,33 @@ class NumericColumn:
         """Names of the cyclic (sine and cosine) columns."""
         return [f"{self.name} {wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
 
-    def can_read(self, kind: str | None, entries: Entries) -> bool:  # noqa: ARG002
-        """Whether a column of this kind can be encoded."""
-        return kind in (*self.readable, *TEXTS, "nothing")
+    def can_read(self, entries: Entries) -> bool:
+        """Whether a column can be encoded. Numbers without a unit are not read from durations."""
+        return entries.kind in (*READERS[self.kind][0], *TEXTS, "nothing")
 
-    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
-        """Return numbers, or seconds since 1970 or midnight, also if they are written as text; NaN where missing."""
-        entries, (parse, needed) = as_entries(entries), READERS[self.kind]
+    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS, *, finite: bool = True) -> Array:
+        """Return numbers or seconds, also of text; NaN where missing and, if `finite`, where infinite."""
+        entries, (_, parse, needed), order = as_entries(entries), READERS[self.kind], DATE_ORDERS[self.order]
         if entries.kind in TEXTS:
-            order = DATE_ORDERS.get(getattr(self, "order", ""))  # a year that comes first is never mistaken
-            what = f"Column {self.name!r} holds {needed}"
-            either = parse if order is None else lambda text: parse(text) if order(text) is None else order(text)
-            return parse_entries(entries, either, markers.texts, what)
-        return np.full(len(entries), np.nan) if entries.kind == "nothing" else to_numbers(entries)
+            if self.kind == "date" and order is not parse:  # a year that comes first is never mistaken
+                parse = lambda text: parse_date(text) if order(text) is None else order(text)  # noqa: E731
+            values = parse_entries(entries, parse, markers.texts, f"Column {self.name!r} holds {needed}")
+        else:
+            values = np.full(len(entries), np.nan) if entries.kind == "nothing" else to_numbers(entries)
+        if markers.numbers and (entries.kind == "number" or self.kind in ("number", "duration")):
+            values = np.where(np.isin(values, markers.numbers), np.nan, values)
+        return np.where(np.isfinite(values), values, np.nan) if finite else values
 
     def encode(self, values: Values) -> Array:
         """Return shape (n, number of names)."""
         missing = np.isnan(values)
         filled = np.where(missing, self.fill, values)
-        if self.cycles or self.start:
+        if self.start:
             filled = filled - self.start
         angles = [2 * np.pi / CYCLES[cycle] * filled for cycle in self.cycles]
-        first = filled / CYCLES["year"] if self.kind == "date" else filled
         waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
+        first = filled / CYCLES["year"] if self.kind == "date" else filled
         return np.column_stack([first, *waves, *([missing] if self.flagged else [])])
-
-
-# By kind: how text is parsed, and what is said of other text.
-READERS: dict[str, tuple[Parser, str]] = {
-    "number": (parse_number, "strings such as {text!r}, but the model was fitted to numbers."),
-    "boolean": (parse_boolean, "strings such as {text!r}, but the model was fitted to booleans."),
-    "date": (parse_date, "text that is not a date ({text!r}). Write dates like 2026-11-16 08:30:00."),
-    "time": (parse_time, "text that is not a time ({text!r}). Write times like 08:30:00."),
-}
-
-
-@dataclass(frozen=True)
-class NumberColumn(NumericColumn):
-    """Numbers; infinite ones are missing. `duration` is for durations, which are encoded in seconds."""
-
-    duration: bool = False
-    kind: ClassVar[str] = "number"
-    readable: ClassVar[tuple[str, ...]] = ("number", "boolean")
-
-    def can_read(self, kind: str | None, entries: Entries) -> bool:
-        """Whether a column of this kind can be encoded. Numbers without a unit are not read from durations."""
-        return self.duration if kind == "duration" else super().can_read(kind, entries)
-
-    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
-        """Return the numbers, also those written as text; NaN where missing or infinite."""
-        values = self.parse(entries, markers)
-        return np.where(np.isfinite(values), values, np.nan)
-
-    def parse(self, entries: Entries, markers: Markers) -> Array:
-        """Do the same, with infinite numbers as they are."""
-        values = super().read(entries, markers)
-        return np.where(np.isin(values, markers.numbers), np.nan, values) if markers.numbers else values
-
-
-@dataclass(frozen=True)
-class BooleanColumn(NumberColumn):
-    """Booleans as 0 and 1."""
-
-    kind: ClassVar[str] = "boolean"
-
-
-@dataclass(frozen=True)
-class DateColumn(NumericColumn):
-    """Years since `start`, and sine and cosine of those cycles (day, week, year) that the training rows span.
-
-    Times are seconds since 1970, in UTC if they have a time zone. `order` is that of dates in text: 2020-12-31 is "year
-    first".
-    """
-
-    start: float  # type: ignore[misc]  # of other columns, the class says it
-    cycles: tuple[str, ...]  # type: ignore[misc]
-    order: str = "year first"
-    kind: ClassVar[str] = "date"
-    readable: ClassVar[tuple[str, ...]] = ("date",)
-
-
-@dataclass(frozen=True)
-class TimeColumn(NumericColumn):
-    """Times of day: seconds since midnight, with sine and cosine."""
-
-    kind: ClassVar[str] = "time"
-    readable: ClassVar[tuple[str, ...]] = ("time",)
-    cycles: ClassVar[tuple[str, ...]] = ("day",)
 
 
 @dataclass(frozen=True)
@@ -221,17 +165,17 @@ class TextColumn:
     missing: bool
     kind: ClassVar[str] = "text"
 
-    def can_read(self, kind: str | None, entries: Entries) -> bool:
-        """Whether a column of this kind can be read as these categories: each is written as some category is.
+    def can_read(self, entries: Entries) -> bool:
+        """Whether a column can be read as these categories: each of its values is written as some category is.
 
         Zip codes such as 01234 cannot be read from numbers, which have lost the leading zero.
         """
-        if kind in (*TEXTS, "nothing"):
+        if entries.kind in (*TEXTS, "nothing"):
             return True
-        if kind == "boolean":
+        if entries.kind == "boolean":
             return {category.lower() for category in self.categories} <= {"true", "false"}
         numeric = [category for category in self.categories if NUMBER.fullmatch(category)]
-        if kind != "number" or not numeric:
+        if entries.kind != "number" or not numeric:
             return False
         exact = hasattr(entries.dtype, "scale")  # decimal numbers have all of their digits
         return exact or all(len(equivalent_spellings(category)) > 1 for category in numeric)
@@ -252,15 +196,10 @@ class TextColumn:
         codes[n + 1, n + self.other :] = 1
         return codes
 
-    @property
-    def places(self) -> dict[str, int]:
-        """Map every category, and its equivalent spellings, to its row of `codes`."""
-        return find_places(self.categories)
-
     def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> NDArray[np.intp]:
         """Return the row of `codes` for every entry."""
         labels, index = factorize(as_entries(entries))
-        n, places = len(self.categories), self.places
+        n, places = len(self.categories), find_places(self.categories)
         known = [places.get(label, n + 1 if not label or label in markers.texts else n) for label in labels]
         return np.array([*known, n + 1], dtype=np.intp)[index]  # a missing entry has index -1, hence the last position
 
@@ -368,7 +307,7 @@ def with_target(column: TargetColumn, sums: Array) -> TargetColumn:
 
 @lru_cache(maxsize=256)
 def find_places(categories: tuple[str, ...]) -> dict[str, int]:
-    """Map every category, and its equivalent spellings, to its position."""
+    """Map every category, and its equivalent spellings, to its position: its row of `TextColumn.codes`."""
     spellings = {category: equivalent_spellings(category) for category in categories}
     counts = Counter(way for ways in spellings.values() for way in ways)
     other = {way: i for i, ways in enumerate(spellings.values()) for way in ways if counts[way] == 1}

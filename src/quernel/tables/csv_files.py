@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from quernel.data.parquet import ColumnFilter
-from quernel.tables.columns import TextColumn, text_markers
+from quernel.tables.columns import Markers, TextColumn
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError
 
@@ -31,6 +31,10 @@ TYPES = (
     pa.null(), pa.float64(), pa.bool_(), pa.time64("us"), pa.date32(), pa.timestamp("us"), pa.timestamp("ns"),
     pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC"), pa.string(),
 )  # fmt: skip
+# Wider types than Arrow infers from some values; others hold all values as they are.
+WIDER = {pa.int64(): pa.float64(), pa.time32("s"): pa.time64("us"), pa.binary(): pa.string()} | {
+    pa.timestamp(unit, zone): pa.timestamp("us", zone) for unit in ("s", "ns") for zone in (None, "UTC")
+}
 # Bytes that Windows-1252 does not have.
 NOT_WINDOWS = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")
 # Arrow's message on a value that does not fit the type of its column.
@@ -87,7 +91,7 @@ def copy_csv(
             arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True, ignore_empty_lines=len(names) > 1),
             arrow_csv.ConvertOptions(
                 column_types=types,
-                null_values=text_markers(options.missing),
+                null_values=[*Markers(options.missing).texts],
                 strings_can_be_null=not options.literal,
                 include_columns=used or names[:1],
                 decimal_point=decimal_point,
@@ -96,7 +100,7 @@ def copy_csv(
 
     texts = {name: pa.string() for name in used if name in options.text}
     points = (".", ",") if separator == ";" else (".",)
-    found = [[_widen(field.type) for field in read(texts, point).schema] for point in points]
+    found = [[WIDER.get(kind, kind) for kind in read(texts, point).schema.types] for point in points]
     numeric = [kinds.count(pa.float64()) for kinds in found]
     best = numeric.index(max(numeric))  # a decimal comma only where it makes more columns numbers
     types = {**dict(zip(used, found[best], strict=False)), **texts}
@@ -110,17 +114,6 @@ def copy_csv(
             if types.get(name, TYPES[-1]) == TYPES[-1]:
                 raise
             types[name] = TYPES[TYPES.index(types[name]) + 1]
-
-
-def _widen(kind: pa.DataType) -> pa.DataType:
-    """Return which of TYPES holds what Arrow inferred from some values."""
-    if pa.types.is_integer(kind):
-        return pa.float64()
-    if pa.types.is_time(kind):
-        return pa.time64("us")
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    return kind if kind in TYPES else pa.string()
 
 
 def _find_header(path: Path, compression: str | None, encoding: str) -> tuple[str, list[str]]:

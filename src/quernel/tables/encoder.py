@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
 from quernel.tables.column_stats import (
+    OPTIONS,
     Alarm,
     FittedColumn,
     choose_encoding,
@@ -24,13 +25,12 @@ from quernel.tables.column_stats import (
 from quernel.tables.columns import (
     Column,
     Markers,
-    NumberColumn,
+    NumericColumn,
     TargetColumn,
     TextColumn,
-    number_markers,
+    Values,
     row_folds,
     sum_targets,
-    text_markers,
     with_target,
 )
 from quernel.tables.frames import Frame, TableError, open_frame, suggest_name, type_name
@@ -114,7 +114,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self : the fitted encoder
         """
         frame = open_frame(X)
-        _refuse_empty(self, frame)
+        shape = frame.n_rows, len(frame.names)
+        if 0 in shape:
+            what = "sample" if frame.n_rows == 0 else "feature"
+            raise TableError(
+                f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required by TableEncoder."
+            )
         self._check_parameters(frame.names)
         targets = None if y is None else _read_targets(y, frame.n_rows)
         weight = None if sample_weight is None else check_weight(sample_weight, frame.n_rows)
@@ -133,39 +138,35 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
         `transform` of the same rows differs in columns of many categories: it uses all rows, as for new ones.
         """
-        return self.fit(X, y, sample_weight).transform_training(X)
+        return self.fit(X, y, sample_weight).encode(X, 0)
 
     def transform(self, X: Any) -> Array:
         """Encode a table, shape (n, width); columns are found by name, and others are ignored.
 
         Categories that were not seen in `fit` count as other ones; infinite numbers as missing.
         """
-        return self.encode_frame(self._open(X))
-
-    def transform_training(self, X: Any, first_row: int = 0) -> Array:
-        """Encode rows that the encoder was fitted to, as `fit_transform` does; `first_row` is the number of the first.
-
-        The number of a row, and hence its fold, counts all rows of the fit.
-        """
-        frame = self._open(X)
-        return self.encode_frame(frame, row_folds(first_row, frame.n_rows))
-
-    def _open(self, X: Any) -> Frame:
         check_is_fitted(self)
-        return open_frame(X, self.inputs)
+        return self.encode(X)
 
-    def encode_frame(self, frame: Frame, folds: NDArray[np.intp] | None = None, *, finite: bool = False) -> Array:
-        """Encode an open table, training rows with their folds, shape (n,); `finite` raises if numbers are infinite."""
-        frame = self._match_columns(frame)
+    def encode(self, X: Any, first_row: int | None = None, *, finite: bool = False) -> Array:
+        """Encode a table; `finite` raises on infinite numbers.
+
+        Rows that the encoder was fitted to are encoded as `fit_transform` does if `first_row` is given: the number of
+        the first one among all rows of the fit, on which their folds depend.
+        """
+        frame = self._match_columns(open_frame(X, self.inputs))
         self.check_frame(frame)
-        markers, blocks = self.markers, []
+        markers, blocks = self.markers, list[Array]()
+        values: Values
         for column in self.columns_:
             entries = frame.get(column.name)
-            if finite and isinstance(column, NumberColumn):
-                refuse_infinite(column.name, column.parse(entries, markers))
-            values = column.read(entries, markers)
-            if isinstance(column, TargetColumn) and folds is not None:
-                blocks.append(column.encode_training(values, folds))
+            if finite and isinstance(column, NumericColumn):
+                values = column.read(entries, markers, finite=False)
+                refuse_infinite(column.name, values)
+            else:
+                values = column.read(entries, markers)
+            if isinstance(column, TargetColumn) and first_row is not None:
+                blocks.append(column.encode_training(values, row_folds(first_row, frame.n_rows)))
             else:
                 blocks.append(column.encode(values))
         return np.concatenate(blocks, axis=1)
@@ -196,12 +197,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     @property
     def markers(self) -> Markers:
         """Missing-value markers."""
-        return Markers(frozenset(text_markers(self.missing)), number_markers(self.missing))
+        return Markers(tuple(self.missing))
 
     def missing_markers(self, column: Column) -> tuple[str, ...]:
         """Return the text that marks missing values of a column, without text that was a category in training."""
         categories = column.categories if isinstance(column, TextColumn) else ()
-        return tuple(text for text in text_markers(self.missing) if text not in categories)
+        return tuple(sorted(self.markers.texts.difference(categories)))
 
     def _match_columns(self, frame: Frame) -> Frame:
         """Return a table with the names of the fit; where one of the two has none, columns are known by position."""
@@ -224,7 +225,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 wrong.append(f"column {column.name!r} is missing. {suggest_name(column.name, frame.names)}")
                 continue
             entries = frame.get(column.name)
-            if not column.can_read(entries.kind, entries):
+            if not column.can_read(entries):
                 unit = ", without a unit. Turn it into numbers in the unit of those"
                 wrong.append(
                     f"column {column.name!r} holds {type_name(entries)}, but the model was fitted to {column.kind}s"
@@ -254,12 +255,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         column = found.column
         if isinstance(column, str) or targets is None:
             return found
-        values = column.read(entries, markers)
         if isinstance(column, TargetColumn):
+            values = column.read(entries, markers)
             folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
             column = with_target(column, sum_targets(values, len(column.categories) + 2, targets, weight, folds))
+        if targets.shape[1] > 1:
+            return FittedColumn(column, found.remarks)
+        step = max(-(-len(entries) // OPTIONS.max_rows), 1)
         with np.errstate(over="ignore", invalid="ignore"):  # targets out of range are refused by estimators
-            leaks = describe_leak(name, values, targets[:, 0]) if targets.shape[1] == 1 else []
+            leaks = describe_leak(name, column.read(entries.every(step), markers), targets[::step, 0])
         return FittedColumn(column, found.remarks, leaks)
 
     def _store(self, found: Mapping[str, FittedColumn], names: list[str] | None, advice: Sequence[str]) -> Self:
@@ -301,16 +305,6 @@ def refuse_infinite(name: str, values: Array) -> None:
         raise TableError(
             f"Input X contains infinity in column {name!r} ({count} entries). Replace it by a number or NaN."
         )
-
-
-def _refuse_empty(encoder: TableEncoder, frame: Frame) -> None:
-    """Raise TableError if a table has no rows or no columns."""
-    shape = frame.n_rows, len(frame.names)
-    for count, what in zip(shape, ("sample", "feature"), strict=True):
-        if count == 0:
-            raise TableError(
-                f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required by {type(encoder).__name__}."
-            )
 
 
 def _read_targets(y: Any, n_rows: int) -> Array:

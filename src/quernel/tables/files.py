@@ -15,27 +15,39 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quernel._files import remove_leftovers, temporary_folder
-from quernel.data.parquet import PARQUET, ColumnFilter, ParquetTable, any_column, list_files, open_parquet, plain_type
+from quernel.data.parquet import (
+    PARQUET,
+    ColumnFilter,
+    ParquetTable,
+    any_column,
+    cast_batch,
+    list_files,
+    open_parquet,
+    plain_type,
+)
 from quernel.data.sources import check_stamp, read_stamp
 from quernel.tables.csv_files import INFER_TYPES, CsvOptions, copy_csv
 from quernel.tables.frames import TableError
 
-if TYPE_CHECKING:
-    import duckdb
-
-CSV = (".csv", ".tsv", ".txt")
-ARROW = (".arrow", ".feather", ".ipc")
-DATABASE = (".duckdb", ".db", ".sqlite", ".sqlite3")
+# By format, how names of its files end.
+FORMATS = {
+    "CSV": (".csv", ".tsv", ".txt"),
+    "Parquet": PARQUET,
+    "Arrow": (".arrow", ".feather", ".ipc"),
+    "database": (".duckdb", ".db", ".sqlite", ".sqlite3"),
+}
+# Compression of CSV files.
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-# Estimated ratio of a compressed file's content to its size.
-COMPRESSION_RATIO = 6
+# How the names of files in a folder end that are read as data.
+DATA_ENDINGS = (*FORMATS["CSV"], *FORMATS["Parquet"], *FORMATS["Arrow"], *COMPRESSED)
 # DuckDB's memory for a copy or a query; what needs more is spilled to the temporary folder.
 MEMORY_LIMIT = "512MB"
 # Rows of a row group of a copy, which are one or two blocks of a pass, and of a batch from SQLite.
@@ -47,43 +59,32 @@ LITERAL = re.compile(r"'((?:[^']|'')*)'")
 # Finding files
 
 
-def split_extension(path: Path) -> tuple[str, str | None]:
-    """Return the extension, which determines the format, and the compression: ('.csv', 'gzip') for x.csv.gz."""
-    endings = [ending.lower() for ending in path.suffixes]
-    compression = COMPRESSED.get(endings[-1]) if endings else None
-    last = (endings[-2] if len(endings) > 1 else "") if compression else (endings[-1] if endings else "")
-    if last not in (CSV if compression else (*CSV, *PARQUET, *ARROW, *DATABASE)):
-        known = ", ".join((*CSV, *PARQUET, *ARROW, *DATABASE))
-        raise TableError(
-            f"{path} must end in one of {known}, so that its format is known; CSV files may be compressed "
-            f"({', '.join(COMPRESSED)})."
-        )
-    return last, compression
-
-
-def file_format(path: Path) -> tuple[str, ...]:
-    """Return the extensions of the format of a file: CSV, PARQUET, ARROW or DATABASE."""
-    ending, _ = split_extension(path)
-    return next(endings for endings in (CSV, PARQUET, ARROW, DATABASE) if ending in endings)
+def file_format(path: Path) -> tuple[str, str | None]:
+    """Return the format of a file, a key of FORMATS, and its compression: ("CSV", "gzip") for x.csv.gz."""
+    endings = ["", "", *(ending.lower() for ending in path.suffixes)]
+    compression = COMPRESSED.get(endings[-1])
+    ending = endings[-1] if compression is None else endings[-2]
+    for name, known in FORMATS.items():
+        if ending in known and (compression is None or name == "CSV"):
+            return name, compression
+    raise TableError(
+        f"{path} must end in one of {', '.join(chain(*FORMATS.values()))}, so that its format is known; CSV files may "
+        f"be compressed ({', '.join(COMPRESSED)})."
+    )
 
 
 def find_files(data: Path) -> list[Path]:
     """Return the file itself, or all data files of a folder or pattern, sorted by name."""
-    found = [Path(path) for path in list_files(str(data), is_data_file)]
+    found = [Path(path) for path in list_files(str(data), DATA_ENDINGS)]
     if not found:
         where = f"The folder {data} has" if data.is_dir() else f"The pattern {data} finds"
         raise TableError(f"{where} no CSV, Parquet or Arrow files.")
-    formats = {file_format(path): path for path in reversed(found)} if len(found) > 1 else {}
-    if len(formats) > 1:
-        one, other, *_ = formats.values()
-        raise TableError(f"{data} has files of different formats, such as {one} and {other}. Choose some by a pattern.")
+    one, *others = {file_format(path)[0]: path for path in reversed(found)}.values()
+    if others:
+        raise TableError(
+            f"{data} has files of different formats, such as {one} and {others[0]}. Choose some by a pattern."
+        )
     return found
-
-
-def is_data_file(path: Path) -> bool:
-    """Whether a file in a folder is read as data; names that begin with . or _ belong to the programs that write it."""
-    known = (*CSV, *PARQUET, *ARROW, *COMPRESSED)
-    return path.suffix.lower() in known and not path.name.startswith((".", "_"))
 
 
 def find_query_files(query: str) -> list[Path]:
@@ -93,12 +94,6 @@ def find_query_files(query: str) -> list[Path]:
         with suppress(OSError, ValueError):  # a name that cannot be one of a file
             found += [Path(path) for path in sorted(glob.glob(literal.replace("''", "'"), recursive=True))]
     return [path for path in dict.fromkeys(found) if path.is_file()]
-
-
-def estimate_bytes(path: Path) -> int:
-    """Return the size of a file or, if it is compressed, an estimate of its uncompressed size."""
-    size = path.stat().st_size
-    return size if split_extension(path)[1] is None else COMPRESSION_RATIO * size
 
 
 # Opening tables
@@ -130,13 +125,13 @@ def open_table(
     for path in files:
         if not path.is_file():
             raise TableError(f"{path} is not a file. Give a CSV, Parquet or Arrow file, a database, or a folder.")
-    if query is None and files and all(file_format(path) == PARQUET for path in files):
+    if query is None and file_format(files[0])[0] == "Parquet":
         yield open_parquet(files, needed=needed)
         return
     stamps = {str(path): read_stamp(str(path)) for path in (*files, *find_query_files(query or ""))}
     remove_leftovers()
-    with temporary_folder() as folder, closing(_connect(folder)) as connection:
-        copies = Copies(connection, folder, options, needed if query is None else any_column)
+    with temporary_folder() as folder:
+        copies = Copies(folder, options, needed if query is None else any_column)
         if query is not None:
             copies.copy_query(query, data, files)
         else:
@@ -147,33 +142,10 @@ def open_table(
         yield replace(open_parquet([*copies.labels], copies.labels, needed), notes=tuple(copies.notes))
 
 
-def read_table(data: Path, options: CsvOptions = INFER_TYPES, needed: ColumnFilter = any_column) -> pa.Table:
-    """Read all rows of a file, a folder or a pattern."""
-    with open_table(data, options=options, needed=needed) as table:
-        return table.read()
-
-
-def _connect(folder: Path) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory that spills to a folder, installs nothing and sees no variables of Python."""
-    import duckdb
-
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "python_enable_replacements": False,
-        "memory_limit": MEMORY_LIMIT,
-        "temp_directory": str(folder / "spill"),
-    }
-    connection = duckdb.connect(config=settings)
-    connection.execute("set TimeZone = 'UTC'")
-    return connection
-
-
 @dataclass(frozen=True, eq=False)
 class Copies:
     """Copies of files as Parquet, in a temporary folder."""
 
-    connection: duckdb.DuckDBPyConnection
     folder: Path
     options: CsvOptions  # how CSV files are read
     needed: ColumnFilter  # whether a column is copied; others are null
@@ -182,48 +154,36 @@ class Copies:
 
     def copy_file(self, path: Path) -> str:
         """Copy a file that is not Parquet, and return the path of the copy."""
-        form, copy = file_format(path), self._add(path)
-        if form == CSV:
-            with explain_errors(path, "CSV"):
-                write = partial(self._write, copy)
-                self.notes.extend(copy_csv(path, split_extension(path)[1], self.options, self.needed, write))
-        elif form == ARROW:
-            with explain_errors(path, "Arrow"), pa.OSFile(str(path)) as file:
-                self._write(copy, *_open_arrow(file))
-        elif _is_sqlite(path):
-            self._copy_sqlite(copy, path, None)
-        else:
-            with explain_errors(path, "a database"):
-                self._attach(path)
-                tables = self.connection.execute("select table_name from duckdb_tables() where not internal").fetchall()
-                self._copy(copy, f"select * from {quote_name(_only_table(path, tables))}")
+        (form, compression), copy = file_format(path), self._add(path)
+        with explain_errors(path, "a database" if form == "database" else form):
+            if form == "CSV":
+                self.notes.extend(copy_csv(path, compression, self.options, self.needed, partial(self._write, copy)))
+            elif form == "Arrow":
+                with pa.OSFile(str(path)) as file:
+                    self._write(copy, *_open_arrow(file))
+            elif _is_sqlite(path):
+                self._copy_sqlite(copy, path)
+            else:
+                self._copy_duckdb(copy, path)
         return copy
 
     def copy_query(self, query: str, data: Path | None, files: Sequence[Path]) -> None:
         """Copy the rows of a query, over `data` if that is given."""
+        query = query.strip().rstrip(";")
         if data is not None and _is_sqlite(files[0]):
-            self._copy_sqlite(self._add("The query"), files[0], query)
+            with explain_errors("The query", "SQL"):
+                self._copy_sqlite(self._add("The query"), files[0], query)
             return
         _check_select(query)
-        if data is not None and file_format(files[0]) == DATABASE:
-            with explain_errors(data, "a database"):
-                self._attach(files[0])
+        database, copies = None, list[str]()
+        if data is not None and file_format(files[0])[0] == "database":
+            database = files[0]
         elif data is not None:
-            copies = [str(path) if file_format(path) == PARQUET else self.copy_file(path) for path in files]
+            copies = [str(path) if file_format(path)[0] == "Parquet" else self.copy_file(path) for path in files]
             open_parquet(copies, self.labels)  # refuses files with different columns
             self.labels.clear()
-            self.connection.read_parquet(copies, union_by_name=True).create_view("data")
-        named = find_query_files(query)
-        paths = [*map(str, named), *(str(path.absolute()) for path in (*named, *files))]
         with explain_errors("The query", "SQL"):
-            for setting in (
-                f"allowed_paths = {_quote_list(paths)}",
-                f"allowed_directories = {_quote_list([str(self.folder), *{str(path.parent) for path in named}])}",
-                "enable_external_access = false",
-                "lock_configuration = true",
-            ):
-                self.connection.execute(f"set {setting}")
-            self._copy(self._add("The query"), query.strip().rstrip(";"))
+            self._copy_duckdb(self._add("The query"), database, query, copies)
 
     def _add(self, path: Path | str) -> str:
         """Return the path of a new copy of what this names."""
@@ -232,46 +192,78 @@ class Copies:
         self.labels[copy] = str(path)
         return copy
 
-    def _copy(self, copy: str, query: str) -> None:
-        self.connection.execute(f"copy ({query}) to {quote_text(copy)} (format parquet, row_group_size {GROUP_ROWS})")
-
-    def _attach(self, path: Path) -> None:
-        self.connection.execute(f"attach {quote_text(str(path))} as source (read_only)")
-        self.connection.execute("use source")
-
     def _write(self, copy: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Write batches to a Parquet file; columns that are not needed are null."""
         stored = pa.schema([(one.name, plain_type(one.type) if self.needed(one.name) else pa.null()) for one in schema])
         with pq.ParquetWriter(copy, stored) as writer:
             for batch in batches:
-                columns = [
-                    pa.nulls(len(batch)) if pa.types.is_null(one.type) else _plain_text(batch[one.name], one.type)
-                    for one in stored
-                ]
-                writer.write_table(pa.table(columns, schema=stored), row_group_size=GROUP_ROWS)
+                writer.write_table(cast_batch(batch, stored), row_group_size=GROUP_ROWS)
 
-    def _copy_sqlite(self, copy: str, path: Path, query: str | None) -> None:
-        """Copy the only table of a SQLite database, or the rows of a query, by Python's own module."""
-        with (
-            explain_errors(path if query is None else "The query", "a database" if query is None else "SQL"),
-            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database,
-        ):
+    def _copy_duckdb(
+        self, copy: str, database: Path | None, query: str | None = None, data: Sequence[str] = ()
+    ) -> None:
+        """Copy the rows of a query over a database, over Parquet files as the table `data`, or over files it names.
+
+        Without a query, copy the only table of the database. DuckDB spills to the temporary folder, installs nothing,
+        sees no variables of Python, and reads and writes no other files.
+        """
+        import duckdb
+
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+            "memory_limit": MEMORY_LIMIT,
+            "temp_directory": str(self.folder / "spill"),
+        }
+        named = find_query_files(query or "")
+        paths = [str(way) for path in (*named, *map(Path, data)) for way in (path, path.absolute())]
+        folders = [str(self.folder), *{str(path.parent) for path in named}]
+        with explain_errors(database or "The query", "a database"):
+            engine = duckdb.connect(database or ":memory:", read_only=database is not None, config=settings)
+        with closing(engine):
+            if data:
+                engine.read_parquet(list(data), union_by_name=True).create_view("data")
+            if query is None:
+                tables = engine.execute("select table_name from duckdb_tables() where not internal").fetchall()
+                query = f"select * from {_only_table(database, tables)}"
+            rules = (
+                "TimeZone = 'UTC'",
+                f"allowed_paths = {_quote_list(paths)}",
+                f"allowed_directories = {_quote_list(folders)}",
+                "enable_external_access = false",
+                "lock_configuration = true",
+            )
+            for rule in rules:
+                engine.execute(f"set {rule}")
+            engine.execute(f"copy ({query}) to {_quote_text(copy)} (format parquet, row_group_size {GROUP_ROWS})")
+
+    def _copy_sqlite(self, copy: str, path: Path, query: str | None = None) -> None:
+        """Copy the rows of a query, or the only table of a SQLite database, by Python's own module.
+
+        A column may have values of any type there: numbers in a column with text are written as text.
+        """
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             if query is None:
                 tables = database.execute("select name from sqlite_master where type in ('table', 'view')").fetchall()
-                query = f"select * from {quote_name(_only_table(path, tables))}"
-            query = query.strip().rstrip(";")
+                query = f"select * from {_only_table(path, tables)}"
             # Part of a SELECT, so that it can be nothing else; the file is opened read-only besides.
             names = [one[0] for one in database.execute(f"select * from ({query}) limit 0").description]
-            schema = pa.schema([(name, _sqlite_type(database, query, name)) for name in names])
-            self._write(copy, schema, _sqlite_batches(database, query, schema))
+            kinds = ", ".join(f"group_concat(distinct typeof({_quote_name(name)}))" for name in names)
+            (found,) = database.execute(f"select {kinds} from ({query})")
+            schema = pa.schema([(name, _sqlite_type(of)) for name, of in zip(names, found, strict=True)])
+            rows = database.execute(query)
+            self._write(
+                copy, schema, (_sqlite_batch(some, schema) for some in iter(partial(rows.fetchmany, GROUP_ROWS), []))
+            )
 
 
-def _only_table(path: Path, tables: Sequence[tuple[str]]) -> str:
-    """Return the name of the only table of a database."""
+def _only_table(path: Path | None, tables: Sequence[tuple[str]]) -> str:
+    """Return the quoted name of the only table of a database."""
     if len(tables) != 1:
         listed = f"the tables {', '.join(name for (name,) in tables[:12])}" if tables else "no table"
         raise TableError(f"{path} has {listed}. Choose by --query, such as --query 'select * from NAME'.")
-    return tables[0][0]
+    return _quote_name(tables[0][0])
 
 
 def _check_select(query: str) -> None:
@@ -299,36 +291,25 @@ def _open_arrow(file: pa.NativeFile) -> tuple[pa.Schema, Iterable[pa.RecordBatch
     return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
 
 
-def _plain_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column without views; Arrow does not cast dictionaries of them."""
-    if pa.types.is_dictionary(kind) and column.type != kind:
-        return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(kind.value_type))
-    return column.cast(kind)
-
-
 def _is_sqlite(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(16) == b"SQLite format 3\0"
 
 
-def _sqlite_type(database: sqlite3.Connection, query: str, name: str) -> pa.DataType:
-    """Return the Arrow type of a column, whose values may have any type in SQLite."""
-    column = quote_name(name)
-    found = {kind for (kind,) in database.execute(f"select distinct typeof({column}) from ({query})")} - {"null"}
-    if found <= {"integer", "real"}:
-        return pa.float64() if found else pa.null()
-    return pa.binary() if found == {"blob"} else pa.string()
+def _sqlite_type(found: str | None) -> pa.DataType:
+    """Return the Arrow type of a column from the types of its values in SQLite, joined by commas; None without rows."""
+    kinds = {*(found or "null").split(",")} - {"null"}
+    if kinds <= {"integer", "real"}:
+        return pa.float64() if kinds else pa.null()
+    return pa.binary() if kinds == {"blob"} else pa.string()
 
 
-def _sqlite_batches(database: sqlite3.Connection, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a query; numbers in a column of text are written as text."""
-    rows = database.execute(query)
-    while found := rows.fetchmany(GROUP_ROWS):
-        columns = [
-            [value if value is None or one.type != pa.string() else str(value) for value in column]
-            for column, one in zip(zip(*found, strict=True), schema, strict=True)
-        ]
-        yield pa.record_batch([*map(pa.array, columns, schema.types)], schema=schema)
+def _sqlite_batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        [value if value is None or one.type != pa.string() else str(value) for value in column]
+        for column, one in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return pa.record_batch([*map(pa.array, columns, schema.types)], schema=schema)
 
 
 # Errors and SQL
@@ -360,15 +341,15 @@ def _first_line(error: Exception) -> str:
     return re.sub(r"^[A-Z][\w ]+ Error: ", "", lines[0]).rstrip(".:")
 
 
-def quote_text(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Quote text for SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def quote_name(name: str) -> str:
+def _quote_name(name: str) -> str:
     """Quote the name of a column or table for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _quote_list(texts: Sequence[str]) -> str:
-    return f"[{', '.join(map(quote_text, texts))}]"
+    return f"[{', '.join(map(_quote_text, texts))}]"

@@ -46,14 +46,18 @@ class TableError(ValueError):
     """A table that cannot be read, or is not what is needed."""
 
 
+@dataclass(eq=False)
 class Entries:
-    """A column of a table: a narwhals series or a one-dimensional array, in `values`."""
+    """A column of a table."""
 
-    def __init__(self, values: nw.Series[Any] | NDArray[Any]) -> None:
-        self.values: Any = values
+    values: Any  # a narwhals series or a one-dimensional array
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def every(self, step: int) -> Entries:
+        """Return every `step`-th entry."""
+        return Entries(self.values[::step] if self.series is None else self.values.gather_every(step))
 
     @cached_property
     def dtype(self) -> Any:

@@ -6,8 +6,7 @@ collects the encoded rows where they fit in memory. From very long tables the en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,14 +19,13 @@ from quernel.data.dask import DaskRows
 from quernel.data.parquet import BlockedRows, ParquetTable
 from quernel.data.sources import ArrayRows, Mask, Piece, check_piece
 from quernel.tables.column_stats import LONG_TAIL
-from quernel.tables.columns import NumberColumn, number_markers, row_folds
+from quernel.tables.columns import Markers, NumericColumn, row_folds
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Entries, Frame, TableError, as_entries, factorize, suggest_name, to_numbers
 
 if TYPE_CHECKING:
     import dask.array as da
-    from distributed import Client
 
 Array = NDArray[np.floating]
 # Rows from which an encoder learns at most, but for a batch: memory for a column, the target and their copies is about
@@ -35,8 +33,6 @@ Array = NDArray[np.floating]
 MAX_LEARNT_ROWS = 10_000_000
 # Bounds on the sampled rows of a table larger than memory, and the share of memory for their encoded matrix.
 MIN_SAMPLE, MAX_SAMPLE, MEMORY_SHARE = 1000, 100_000, 0.25
-# Dask: the address of a cluster to be started on this machine, and seconds in which a scheduler must answer.
-LOCAL, TIMEOUT = "local", 5
 
 
 @dataclass(frozen=True)
@@ -72,24 +68,24 @@ class ReadOptions:
 
         Raise if one is missing, if target or weights are not numeric, or if a categorical column is not an input.
         """
-        named = (self.target, self.weights, self.groups, *(self.columns or ()), *self.exclude)
-        for name in named:
+        left_out = (self.target, self.weights, self.groups, *self.exclude)
+        named = dict.fromkeys((*left_out, *(self.columns or ())), "") | dict.fromkeys(
+            self.categorical, " for --categorical"
+        )
+        for name, option in named.items():
             if name is not None and name not in schema.names:
-                raise TableError(f"There is no column {name!r}. {suggest_name(name, schema.names)}")
+                raise TableError(f"There is no column {name!r}{option}. {suggest_name(name, schema.names)}")
         for name, role in ((self.target, "target"), (self.weights, "column of weights")):
-            kind = None if name is None else schema.field(name).type
-            if kind is not None and not is_numeric(kind):
+            if name is not None and not is_numeric(kind := schema.field(name).type):
                 raise TableError(
                     f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or declare missing-value "
                     "markers of a CSV file by --missing."
                 )
-        left_out = (self.target, self.weights, self.groups, *self.exclude)
         inputs = [name for name in self.columns or schema.names if name not in left_out]
-        for name in self.categorical:
-            if name not in schema.names:
-                raise TableError(f"There is no column {name!r} for --categorical. {suggest_name(name, schema.names)}")
-            if name not in inputs:
-                raise TableError(f"Column {name!r} is no input column. Remove it from --categorical.")
+        if no_input := [name for name in self.categorical if name not in inputs]:
+            raise TableError(f"Column {no_input[0]!r} is no input column. Remove it from --categorical.")
+        if not inputs:
+            raise TableError("The table has no usable input column. There is none besides the target.")
         return inputs
 
 
@@ -108,19 +104,19 @@ def read_numbers(table: pa.Table | pa.RecordBatch, name: str, missing: Sequence[
     if pa.types.is_null(table.schema.field(name).type):
         return np.full(len(table), np.nan)
     values = np.ascontiguousarray(to_numbers(as_entries(table[name])))
-    return np.where(np.isin(values, number_markers(missing)), np.nan, values) if missing else values
+    return np.where(np.isin(values, Markers(tuple(missing)).numbers), np.nan, values) if missing else values
 
 
 def has_infinite(encoder: TableEncoder, table: pa.Table) -> Mask:
     """Which rows of a table have an infinite input, treated as missing; shape (n,)."""
     found = np.zeros(len(table), dtype=bool)
     for column in encoder.columns_:
-        if isinstance(column, NumberColumn):
-            found |= np.isinf(column.parse(as_entries(table[column.name]), encoder.markers))
+        if isinstance(column, NumericColumn):
+            found |= np.isinf(column.read(as_entries(table[column.name]), encoder.markers, finite=False))
     return found
 
 
-def read_targets(table: pa.Table, options: ReadOptions) -> tuple[Array, Array | None]:
+def read_outputs(table: pa.Table, options: ReadOptions) -> tuple[Array, Array | None]:
     """Return the target, or its logarithm, and the weights of rows that have a target."""
     y = read_numbers(table, options.target)
     weight = None if options.weights is None else read_numbers(table, options.weights)
@@ -137,11 +133,6 @@ def read_targets(table: pa.Table, options: ReadOptions) -> tuple[Array, Array | 
     return np.log(y) if options.log_target else y, weight
 
 
-def needed_columns(encoder: TableEncoder, options: ReadOptions, X: bool = True) -> list[str]:
-    """Return the columns to read: target and weights, with X also the inputs."""
-    return list(dict.fromkeys([*(encoder.inputs if X else ()), *options.outputs]))
-
-
 def encode_rows(
     table: pa.Table,
     encoder: TableEncoder,
@@ -154,9 +145,9 @@ def encode_rows(
 
     `first_row` is the number of the first one among all training rows, and `where` describes the place of a row.
     """
-    inputs = np.ascontiguousarray(encoder.transform_training(table, first_row)) if X else None
+    inputs = np.ascontiguousarray(encoder.encode(table, first_row)) if X else None
     labels = [f"column {name!r}" for name in (*encoder.names, options.target, options.weights)]
-    return check_piece(Piece(inputs, *read_targets(table, options)), labels, where)
+    return check_piece(Piece(inputs, *read_outputs(table, options)), labels, where)
 
 
 class EncodedRows(BlockedRows):
@@ -165,47 +156,19 @@ class EncodedRows(BlockedRows):
     names = None  # table models have column names in the encoder: as with data in memory, the estimator gets none
 
     def __init__(self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> None:
-        self.encoder, self.options, self.weighted = encoder, options, options.weights is not None
-        super().__init__(table, used, len(encoder.names))
-
-    def needed_columns(self, X: bool) -> list[str]:
-        """Columns to read: target and weight, with X also the inputs."""
-        return needed_columns(self.encoder, self.options, X)
+        self.encoder, self.options = encoder, options
+        super().__init__(table, used, len(encoder.names), encoder.inputs, options.target, options.weights)
 
     def _read_piece(self, table: pa.Table, k: int, X: bool, where: Callable[[int], str]) -> Piece:
         """Return the encoded rows of block k."""
         return encode_rows(table, self.encoder, self.options, self.spans[k].start, X, where)
 
 
-# A cluster, whose workers read and encode the rows: none is sent to this process, and every worker must see the files
-# under the same paths.
-
-
-@contextmanager
-def connect(address: str) -> Iterator[Client]:
-    """Yield a client of the cluster at this address or, for "local", of one on this machine, closed at the end."""
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise ImportError("--dask needs Dask. Run: pip install 'dask[array,distributed]'") from error
-    if address == LOCAL:
-        with Client(host="127.0.0.1", processes=True, threads_per_worker=1, dashboard_address=None) as client:
-            yield client
-        return
-    try:
-        # A client that cannot connect would otherwise stay Dask's default one and break its later computations.
-        client = Client(address, timeout=TIMEOUT, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConnectionError(
-            f"No Dask scheduler answers at {address!r}. Give the address of a running one, such as "
-            f"tcp://127.0.0.1:8786, or {LOCAL!r} to start one here."
-        ) from error
-    with client, client.as_current():
-        yield client
-
-
 def dask_rows(table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> DaskRows:
-    """Return the encoded rows as Dask arrays, a chunk for every row group, computed by the workers."""
+    """Return the encoded rows as Dask arrays, a chunk for every row group, read and encoded by workers of a cluster.
+
+    None is sent to this process, and every worker must see the files under the same paths.
+    """
     import dask.array as da
     from dask import delayed
 
@@ -230,7 +193,7 @@ def _encode_group(
     table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask, first_row: int
 ) -> Piece:
     """Encode a table of one row group, whose first row with a target has this number among all; runs on a worker."""
-    return encode_rows(table.read(needed_columns(encoder, options)).filter(used), encoder, options, first_row)
+    return encode_rows(table.read([*encoder.inputs, *options.outputs]).filter(used), encoder, options, first_row)
 
 
 # Training data
@@ -240,14 +203,18 @@ def _encode_group(
 class TrainingData:
     """Training data, encoded as numbers."""
 
-    table: pa.Table | ParquetTable
+    table: ParquetTable
     options: ReadOptions
     encoder: TableEncoder
     rows: ArrayRows | EncodedRows | DaskRows  # of the rows with a target: inputs, target (or its logarithm), weights
-    notes: tuple[str, ...]  # sentences for the user, on columns left out and the like
     groups: NDArray[np.uint64] | None  # hashes (n,) of the group labels
     infinite: int  # number of rows that have an infinite target, and are left out
     target_range: tuple[float, float]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user, on columns left out and the like."""
+        return (*self.table.notes, *self.encoder.notes_)
 
     @property
     def n_rows(self) -> int:
@@ -257,12 +224,12 @@ class TrainingData:
     @property
     def dropped(self) -> int:
         """Number of rows without a target, or with an infinite one."""
-        return _count_rows(self.table) - self.n_rows
+        return self.table.n_rows - self.n_rows
 
     @property
     def n_bytes(self) -> int:
         """Memory that the table and its encoded rows would take."""
-        return int(getattr(self.table, "n_bytes", 0)) + 8 * self.n_rows * (len(self.encoder.names) + 2)
+        return self.table.n_bytes + 8 * self.n_rows * (len(self.encoder.names) + 2)
 
     def load(self) -> TrainingData:
         """Return the same training data in memory."""
@@ -273,27 +240,22 @@ class TrainingData:
 
 
 def prepare(
-    table: pa.Table | ParquetTable,
-    options: ReadOptions,
-    make_rows: Callable[..., EncodedRows | DaskRows] = EncodedRows,
+    table: ParquetTable, options: ReadOptions, make_rows: Callable[..., EncodedRows | DaskRows] = EncodedRows
 ) -> TrainingData:
     """Choose the input columns, leave out rows without a target, and fit the encoder, to one column at a time.
 
-    Of files, memory is needed for the target, the weights and one column of at most about `MAX_LEARNT_ROWS` rows,
-    evenly spaced batches of longer tables; and for a byte of every row, or nine if there are groups. `make_rows` makes
-    the source of their rows; `dask_rows` leaves the rows with the workers of a cluster.
+    Memory is needed for the target, the weights and one column of at most about `MAX_LEARNT_ROWS` rows, evenly spaced
+    batches of longer tables; and for a byte of every row, or nine if there are groups. `make_rows` makes the source of
+    the rows; `dask_rows` leaves them with the workers of a cluster.
     """
-    inputs, n_rows = options.input_columns(table.schema), _count_rows(table)
-    if not inputs:
-        raise TableError("The table has no usable input column. There is none besides the target.")
-    step = max(-(-n_rows // MAX_LEARNT_ROWS), 1)
-    targets = _read_all_targets(table, options, step)
+    inputs, step = options.input_columns(table.schema), max(-(-table.n_rows // MAX_LEARNT_ROWS), 1)
+    targets = _read_targets(table, options, step)
 
     def read_column(name: str, step: int = step) -> Entries:
         kind, first, chunks = table.schema.field(name).type, 0, []
         if kind_of_type(kind) is None:  # which is not encoded: its values are not needed
             return as_entries(pa.chunked_array([], kind))
-        for number, batch in enumerate(_iter_tables(table, [name])):
+        for number, (*_, batch) in enumerate(table.iter_batches([name])):
             if number % step == 0:
                 chunks += batch[name].filter(pa.array(targets.finite[first : first + len(batch)])).chunks
             first += len(batch)
@@ -305,29 +267,11 @@ def prepare(
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
     if step > 1:
-        sentence = f"The encoding of columns was learnt from {len(targets.y):,} rows, evenly spaced among {n_rows:,}."
-        encoder.notes_ = (*encoder.notes_, sentence)
+        learnt = f"{len(targets.y):,} rows, evenly spaced among {table.n_rows:,}."
+        encoder.notes_ = (*encoder.notes_, f"The encoding of columns was learnt from {learnt}")
     groups = None if options.groups is None else _hash_labels(read_column(options.groups, 1), options.groups)
-    if isinstance(table, pa.Table):
-        X, y, weight = encode_rows(table.filter(pa.array(targets.finite)), encoder, options)
-        assert X is not None
-        rows: ArrayRows | EncodedRows | DaskRows = ArrayRows(X, y, weight)
-    else:
-        rows = make_rows(table, encoder, options, targets.finite)
-    notes = (*getattr(table, "notes", ()), *encoder.notes_)
-    return TrainingData(table, options, encoder, rows, notes, groups, targets.infinite, (targets.low, targets.high))
-
-
-def _count_rows(table: pa.Table | ParquetTable) -> int:
-    return table.num_rows if isinstance(table, pa.Table) else table.n_rows
-
-
-def _iter_tables(table: pa.Table | ParquetTable, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield all rows of some columns, in batches that are the same for all columns."""
-    if isinstance(table, pa.Table):
-        yield table.select(columns)
-    else:
-        yield from (batch for *_, batch in table.iter_batches(columns))
+    rows = make_rows(table, encoder, options, targets.finite)
+    return TrainingData(table, options, encoder, rows, groups, targets.infinite, (targets.low, targets.high))
 
 
 class Targets(NamedTuple):
@@ -342,13 +286,13 @@ class Targets(NamedTuple):
     folds: NDArray[np.intp]
 
 
-def _read_all_targets(table: pa.Table | ParquetTable, options: ReadOptions, step: int) -> Targets:
+def _read_targets(table: ParquetTable, options: ReadOptions, step: int) -> Targets:
     """Read and check target and weights of all rows; those of every `step`-th batch are learnt from."""
     finite, learnt, low, high, infinite, n_used = [], [], np.inf, -np.inf, 0, 0
-    for number, batch in enumerate(_iter_tables(table, options.outputs)):
+    for number, (*_, batch) in enumerate(table.iter_batches(options.outputs)):
         target = read_numbers(batch, options.target, options.missing)
         finite.append(np.isfinite(target))
-        y, weight = read_targets(batch.filter(pa.array(finite[-1])), options)
+        y, weight = read_outputs(batch.filter(pa.array(finite[-1])), options)
         low, high = float(y.min(initial=low)), float(y.max(initial=high))
         infinite += int(np.isinf(target).sum())
         if number % step == 0:
