@@ -64,6 +64,7 @@ class RecalibrationOptions:
 
     min_rows: int = 10  # with fewer distinct rows nothing is shifted
     min_active_share: float = 0.002  # with fewer active rows the fit is as close to new rows as to its own
+    margin: float = 1e-5  # by which active rows are inside the box: dual variables at a bound are off it by about `tol`
     min_others: int = 200  # with fewer rows that are no landmarks, landmarks count as well
     max_near: int = 2000  # with so many distinct rows at most, all of them are looked at
     min_near: int = 20  # rows near the curve, at least: of fewer the curvature is noise
@@ -104,7 +105,7 @@ def level_shifts(
         return np.zeros(loss.n_columns)
     if result.dual.shape != (rows.n_rows, loss.n_columns) or not np.all(result.null_objective > 0):
         return np.zeros(loss.n_columns)
-    active = loss.strictly_inside(result.dual)
+    active = loss.strictly_inside(result.dual, OPTIONS.margin)
     if active.mean(axis=0).max() < OPTIONS.min_active_share:
         return np.zeros(loss.n_columns)
     table = _DistinctRows(rows, share)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
@@ -296,17 +295,21 @@ class ShapeConstraints:
     shapes: Shapes
     feature_map: Any = None
     centring: Centring = field(default_factory=Centring)
+    _computed: dict[str, Any] = field(default_factory=dict, repr=False)  # shared with what `replace` makes of this
 
     @property
     def _constant(self) -> Array:
         """d = sum_p a_rp, which is 0, 1 or -1, (R,)."""
         return np.round(np.asarray(self.combination.sum(axis=1)).ravel())
 
-    @cached_property
+    @property
     def _features(self) -> Array | None:
-        """Features of the points (P, M), None if they would take too much memory."""
-        size = 8 * len(self.points) * self.feature_map.n_components_
-        return self.feature_map.transform(self.points) if size <= OPTIONS.max_stored else None
+        """Features of the points (P, M), computed once for a map; None if they would take too much memory."""
+        if self._computed.get("map") is not self.feature_map:
+            size = 8 * len(self.points) * self.feature_map.n_components_
+            features = self.feature_map.transform(self.points) if size <= OPTIONS.max_stored else None
+            self._computed.update(map=self.feature_map, features=features)
+        return self._computed["features"]
 
     def _curves(self, coef: Array, intercept: Array) -> Array:
         """Curves at the points, (P, q)."""

@@ -333,11 +333,15 @@ class TrendFeatures(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Array) -> Array:
         """The base's features, those of the others, their products with each trend, then the trends; (n, M)."""
-        parts, trends = [self.base.transform(X)], self._trends(X)
+        Phi, trends, start = np.empty((len(X), self.n_components_)), self._trends(X), self.base.n_components_
+        Phi[:, :start] = self.base.transform(X)
         if self.others is not None:
             features = self.weight * self.others.transform(self._hold(X))
-            parts += [features, *(features * trend[:, None] for trend in trends.T)]
-        return np.column_stack([*parts, trends])
+            for factor in (1.0, *trends.T[:, :, None]):
+                np.multiply(features, factor, out=Phi[:, start : start + features.shape[1]])
+                start += features.shape[1]
+        Phi[:, start:] = trends
+        return Phi
 
     def curves(self, X: Array, coef: Array) -> Array:
         """Phi u, shape (n, q)."""

@@ -192,15 +192,15 @@ class Loss:
         no_knot = np.full(residual.shape, np.inf)
         return np.min([no_knot, *(np.abs(residual - knot) for knot in knots.T)], axis=0)
 
-    def strictly_inside(self, dual: Array) -> Mask:
-        """Where v is strictly inside the domain, up to rounding.
+    def strictly_inside(self, dual: Array, margin: float = 1e-9) -> Mask:
+        """Where v is strictly inside the domain: by more than a margin, up to rounding by default.
 
         These are the rows that the fit interpolates (pinball) or that are free support vectors (hinge): the only ones
         to which the solution reacts when a target moves a little.
         """
         low, high = self.domain
-        margin = 1e-9 * np.minimum(high - low, 1)
-        return (dual > low + margin) & (dual < high - margin)
+        distance = margin * np.minimum(high - low, 1)
+        return (dual > low + distance) & (dual < high - distance)
 
     def subgradient_interval(self, residual: Array, dual: Array) -> tuple[Array, Array]:
         """The smallest and the largest s for which v is still a subgradient of the loss at r - s.
@@ -444,9 +444,9 @@ class Piecewise(Loss):
         flat = dual == 0
         return np.where(flat, residual - self.tube, least), np.where(flat, residual + self.tube, largest)
 
-    def strictly_inside(self, dual: Array) -> Mask:
+    def strictly_inside(self, dual: Array, margin: float = 1e-9) -> Mask:
         """Where v is neither a bound of the box nor, with a tube, 0: on both, v stays as it is while r moves."""
-        inside = super().strictly_inside(dual)
+        inside = super().strictly_inside(dual, margin)
         return inside if self.tube is None else inside & (np.abs(dual) > 1e-9)
 
     @property
