@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "tails.json", HERE.parent / "docs" / "tails.md"
 PICTURE = HERE.parent / "docs" / "images" / "tails.png"
 DATA = HERE.parent.parent / "shared" / "data"
-LEVEL, N_ROWS, N_NEW, REPETITIONS = 0.999, 2000, 1000, 10
+LEVEL, N_ROWS, N_NEW, REPETITIONS = 0.999, 2000, 1000, 40
 LAWS = {
     "heavy (Student, 3 degrees)": stats.t(3),
     "light (normal)": stats.norm(),

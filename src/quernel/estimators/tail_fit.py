@@ -223,7 +223,8 @@ def _fit_tail(rows: Exceedances, level: float, inner: float | None, kernel: Kern
         model = _scale_model(scale.kernel, loss, scale.alpha, tol).fit(rows.X, target, sample_weight=rows.share)
     if model is None or stop_requested():  # fits that were stopped say less than a constant
         model, residual = None, target
-    shape, interval = _fit_shape(residual, rows)
+    estimated = scale.by_spread or model is not None
+    shape, interval = _fit_shape(residual, rows, OPTIONS.scale_shift if estimated else 0.0)
     # Of a smooth scale, what it lacks on exceedances that were left out.
     log_scale = float(GeneralizedPareto(shape).fit_constant(residual, rows.share)[0])
     return ParetoTail(
@@ -306,11 +307,11 @@ def _hold_out(rows: Exceedances, by_spread: bool, features: Array, alphas: Array
     return target - predicted
 
 
-def _fit_shape(residual: Array, rows: Exceedances) -> tuple[float, tuple[float, float]]:
+def _fit_shape(residual: Array, rows: Exceedances, shift: float = 0.0) -> tuple[float, tuple[float, float]]:
     """Shape of exceedances e^residual, by maximum likelihood in shape and scale with a penalty, and its interval.
 
     The interval holds the shapes at which the signed root of the likelihood ratio, without penalty and corrected for
-    small samples, is an ordinary value of a normal law.
+    small samples, is an ordinary value of a normal law around `shift`.
     """
     low, high = OPTIONS.shapes
     grid = np.linspace(low, high, round((high - low) / OPTIONS.shape_step) + 1)
@@ -327,8 +328,8 @@ def _fit_shape(residual: Array, rows: Exceedances) -> tuple[float, tuple[float, 
     constant, slope, upper = OPTIONS.root_shift
     unit, limit = np.sqrt(rows.size), norm.ppf((1 + OPTIONS.confidence) / 2)
     inside = shapes[
-        (root + np.minimum((constant + slope * shapes) / unit, 1.0) <= limit)
-        & (root + np.minimum(upper / unit, 1.0) >= -limit)
+        (root + np.minimum((constant + slope * shapes) / unit - shift, 1.0) <= limit)
+        & (root + np.minimum(upper / unit - shift, 1.0) >= -limit)
     ]
     penalised = likelihood - (shapes / OPTIONS.prior) ** 2 / 2
     return float(shapes[np.argmax(penalised)]), (float(inside.min()), float(inside.max()))

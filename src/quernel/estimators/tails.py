@@ -43,6 +43,7 @@ class TailOptions:
     shape_step: float = 0.05  # grid of the shape's profile likelihood, which is interpolated
     confidence: float = 0.9  # of the interval of the shape: 5 % on either side
     root_shift: tuple[float, float, float] = (2.0, -5.0, 3.3)  # of the signed root, over sqrt(n): see `_fit_shape`
+    scale_shift: float = 0.4  # of the signed root, too, where scales are estimates: their errors make shapes larger
     bounded: float = -0.2  # a tail is called bounded if its shape is surely below: a normal's, at usual levels, is not
     light: tuple[float, float] = (-0.35, 0.2)  # a tail is called light if its shape is surely in between
     smallest: float = 1e-9  # exceedances are at least this share of the largest
