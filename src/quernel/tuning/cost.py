@@ -306,7 +306,7 @@ class TabularCost:
     trees: tuple[float, float] = (6e-5, 1.1e-5)  # per row of both forests, and per row and column
     judged_rows: int = 4000
     judging: tuple[float, float, float] = (0.04, 1.5e-4, 2e-5)  # constant, per judged row, per row
-    shaped: float = 4e-3  # per row: the kernel with shapes, on all rows and without each of five folds
+    shaped: float = 6e-3  # per row: the kernel with shapes, on all rows and without each of five folds
 
 
 def estimate_tabular_seconds(n: int, d: int) -> float:
