@@ -171,7 +171,7 @@ def test_the_page_of_tails_shows_what_was_measured():
     [
         "heavy (Student, 3 degrees)",
         "light (normal)",
-        pytest.param("light (exponential)", marks=pytest.mark.xfail(reason="7 of 10: its shape is 0", strict=True)),
+        "light (exponential)",
         "bounded (beta(2, 2))",
     ],
 )

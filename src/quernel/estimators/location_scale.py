@@ -109,7 +109,7 @@ def fit_location_scale(
     Rows with the same entry of `groups` (n,) are in one fold. `n_components` None is the automatic number of landmarks.
     With `everything`, of which the rows of the summary are a sample, kernel and landmarks are those of the sample, and
     the coefficients those of all rows. Bandwidths of many columns, learned from few rows, are learned again without
-    each fold: rows that had a say in them would vouch for them.
+    each fold: rows that had a say in them would look better than new ones.
     """
     rows = summary.source
     weighted = ArrayRows(rows.X, rows.y, rows.share())

@@ -216,7 +216,7 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
             Weights of the rows; rows of weight 0 are left out.
         groups : array-like of shape (n,) or None
             Labels of repeated units, such as patients, shops or machines. Rows of a unit stay together in folds, bags
-            and calibration, so that coverage holds for *new* units. Without it rows of a unit vouch for one another,
+            and calibration, so that coverage holds for *new* units. Without it rows of a unit leak into validation,
             and intervals for new units are too narrow.
 
         Returns
