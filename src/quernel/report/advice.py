@@ -21,6 +21,7 @@ MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.25
 # Shares of rows that are worth a word: outside the training range, with a predicted quantile that no target can be, and
 # with the largest or smallest target. A target with fewer distinct values than these is discrete, not capped.
 FEW_ROWS, DISTINCT = 0.01, 30
+SLIGHT = 2.0  # points of coverage below which an interval is slightly wide or narrow
 TOO_NARROW = (
     "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
     "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
@@ -124,14 +125,32 @@ def _how_good(evaluation: Evaluation) -> str:
     rows = "held-out" if evaluation.unseen else "evaluation"
     text = f"half of the {rows} rows lie within {error} of their {prediction} (the median target is {typical})"
     for one in evaluation.intervals()[:1]:
-        wide = "more than needed: intervals are wider than necessary"
-        kept = "as it should" if one.holds else ("too few" if one.observed < one.low else wide)
-        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, {kept}"
+        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, "
+        text += describe_deviation(one)
     best = evaluation.best_baseline
     ours, theirs = (float(evaluation.losses(name).mean()) for name in (None, best))
     if ours <= theirs and theirs > 0:
-        text += f". No baseline is better: the loss is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
+        text += (
+            f". None of these {len(evaluation.baselines)} baselines is better: "
+            if len(evaluation.baselines) > 1
+            else ". "
+        )
+        text += f"the loss is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
+        text += " (tuning usually takes back part of this)" if "not tuned" in best else ""
     return f"{text}."
+
+
+def describe_deviation(one: Interval) -> str:
+    """Return by how much the coverage of an interval is off, and whether that is more than chance explains."""
+    points, nominal = 100 * (one.observed - one.nominal), format_share(one.nominal, 0)
+    size = f"{abs(points):.1f} point{'' if f'{abs(points):.1f}' == '1.0' else 's'}"
+    far = size if abs(points) >= 0.05 else "as nominal"
+    if abs(points) >= 0.05:
+        far += f" {'more' if points > 0 else 'less'} than {nominal}"
+    if one.holds:
+        return f"{far}: within chance"
+    slightly = "slightly " if abs(points) < SLIGHT else ""
+    return f"{far}, beyond chance: {slightly}{'wide' if one.wide else 'narrow'}"
 
 
 def _rests_on(page: Page) -> str:
@@ -209,8 +228,7 @@ def _tiles(page: Page) -> str:
         details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
         if one.inner < one.observed:
             details += f"; without rows on its bounds {format_share(one.inner)}"
-        if not page.calibration.holds.all():
-            details += f"; {page.calibration.holds.sum()} of {len(evaluation.levels)} levels hold"
+        details += f"; {_count_levels(page)}"
         kind = "calibrated interval" if one.calibrated else "interval"
         tiles.append((f"Coverage of the {nominal} {kind}", format_share(one.observed), details))
         tiles.append((f"Mean width of the {nominal} {kind}", format_number(one.width), _compare_width(page, one)))
@@ -219,6 +237,13 @@ def _tiles(page: Page) -> str:
         for name, value, details in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
+
+
+def _count_levels(page: Page) -> str:
+    """Return how many levels hold within chance, and which do not."""
+    holds, levels = page.calibration.holds, page.calibration.levels
+    off = ", ".join(f"{level:g}" for level in levels[~holds])
+    return f"{holds.sum()} of {format_count(len(levels), 'level')} hold{f', not {off}' if off else ''}"
 
 
 def _compare_width(page: Page, one: Interval) -> str:

@@ -96,8 +96,8 @@ def row_header(text: str) -> Cell:
 
 
 def verdict_cell(holds: bool, *, wide: bool = False) -> Cell:
-    """Return a cell that says ok, wide or off in text and a sign, not in colours alone."""
-    return Cell("wide" if wide else "ok", "good") if holds else Cell("off", "bad")
+    """Return a cell that says ok, wide or off in text and a sign, not in colours alone; what is wide does not hold."""
+    return Cell("wide", "wide") if wide else (Cell("ok", "good") if holds else Cell("off", "bad"))
 
 
 def bar_cell(share: float) -> Cell:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import linregress, t
 
 from quernel.plots import PITDisplay
-from quernel.plots.calibration import binomial_band
+from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.plots.inputs import drop_missing, split_columns
 from quernel.plots.style import truncate
@@ -85,6 +85,7 @@ class Group(NamedTuple):
     high: float
     width: float
     loss: float
+    inner: float  # coverage without rows on the bounds
 
     @property
     def holds(self) -> bool:
@@ -94,7 +95,7 @@ class Group(NamedTuple):
     @property
     def wide(self) -> bool:
         """Whether it covers more: then it is wider than it need be."""
-        return self.observed > self.high
+        return self.inner > self.high
 
     def describe(self) -> str:
         """Return the group in words: place is north."""
@@ -132,6 +133,7 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
         if values.dtype.kind != "M":
             labels[name] = values
     inside, loss = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1]), evaluation.row_losses()
+    inner = inside & ~find_ties(evaluation.y, ends).any(axis=1)
     parts = [(name, label, rows) for name, values in labels.items() for label, rows in _split_values(values)]
     confidence = 1 - (1 - OPTIONS.confidence) / max(len(parts), 1)
     share = evaluation.effective_rows(inside) / len(inside)  # below 1 where rows are of units
@@ -139,7 +141,8 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
     for name, label, rows in parts:
         low, high = map(float, binomial_band(interval.nominal, max(int(share * len(rows)), 1), confidence))
         observed, width = float(inside[rows].mean()), float((ends[rows, 1] - ends[rows, 0]).mean())
-        groups.append(Group(name, label, len(rows), observed, low, high, width, float(loss[rows].mean())))
+        means = float(loss[rows].mean()), float(inner[rows].mean())
+        groups.append(Group(name, label, len(rows), observed, low, high, width, *means))
     return groups
 
 
@@ -294,7 +297,7 @@ def render_groups(page: Page) -> str:
                 row_header("" if group.column == previous else group.column),
                 group.name,
                 numeric_cell(f"{group.n_rows:,}"),
-                *_share_cells(group.observed, group.observed, group.low, group.high, group.holds)[:2],
+                *_share_cells(group.inner, group.observed, group.low, group.high),
                 verdict_cell(group.holds, wide=group.wide),
                 numeric_cell(width),
                 numeric_cell(f"{group.loss / mean:.2f}"),
@@ -318,13 +321,11 @@ def render_groups(page: Page) -> str:
         f"The {share} interval covers too few rows in {len(off)} of {len(page.groups)} groups: {names}. Do not rely on "
         "it there."
         if off
-        else f"The {share} interval covers fewer rows than chance explains in none of the {len(page.groups)} groups."
+        else f"No group is under-covered by the {share} interval."
     )
     if wide:
         told += f" In {len(wide)} it covers more (marked wide): there it is wider than it need be."
-    text = (
-        f"{told} In {format_share(OPTIONS.confidence, 0)} of samples chance would keep all groups within their ranges."
-    )
+    text = f"{told} Ranges by chance are simultaneous {format_share(OPTIONS.confidence, 0)} ranges."
     return f"<p{' class=warn' if off else ''}>{escape(text)}</p>{make_table(heads, lines, caption)}"
 
 
@@ -364,8 +365,12 @@ def render_coverage(page: Page) -> str:
     shown, evaluation = page.calibration, page.evaluation
     intervals = evaluation.intervals()
     ties = bool(np.any(shown.below < shown.observed))
-    numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, shown.holds, strict=True)
-    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares)) for level, *shares in numbers]
+    numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, strict=True)
+    verdicts = (
+        verdict_cell(bool(ok), wide=bool(wide)) for ok, wide in zip(shown.holds, charts.wide_levels(shown), strict=True)
+    )
+    cells = zip(numbers, verdicts, strict=True)
+    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares), verdict) for (level, *shares), verdict in cells]
     heads = (numeric_cell("level"), numeric_cell("rows below"), numeric_cell("95 % by chance"), "")
     caption = "Share of rows at or below each predicted quantile, and its 95 % range by chance for a calibrated level."
     tables = make_table(heads, lines, caption)
@@ -396,8 +401,8 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
     lines: list[list[Cell | str]] = [
         [
             f"{format_share(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
-            *_share_cells(one.inner, one.observed, one.low, one.high, one.holds)[:2],
-            verdict_cell(one.observed >= one.low, wide=not one.holds),
+            *_share_cells(one.inner, one.observed, one.low, one.high),
+            verdict_cell(one.holds, wide=one.wide),
             numeric_cell(width),
         ]
         for one, width in zip(intervals, format_numbers(one.width for one in intervals), strict=True)
@@ -412,8 +417,8 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
     return text + (f'<p class="warn">{describe_narrow(evaluation)}</p>' if narrow else "")
 
 
-def _share_cells(without_ties: float, with_ties: float, low: float, high: float, holds: bool) -> tuple[Cell, ...]:
-    """Return cells with an observed share, as a range where ties make one, its range by chance, and the verdict."""
+def _share_cells(without_ties: float, with_ties: float, low: float, high: float) -> tuple[Cell, ...]:
+    """Return cells with an observed share, as a range where ties make one, and its range by chance."""
     chance = f"{100 * low:.1f} to {format_share(high)}"
     observed = "" if without_ties == with_ties else f"{100 * without_ties:.1f} to "
-    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance), verdict_cell(holds)
+    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance)
