@@ -280,6 +280,11 @@ def render_columns(page: Page) -> str:
     ]
     most = f" The {OPTIONS.max_bars} most important ones." if len(increase) > OPTIONS.max_bars else ""
     caption = f"Permutation importance: increase of the loss when a column is shuffled among the evaluation rows.{most}"
+    if n_columns > 1:
+        caption += (
+            " Of columns that go together, such as longitude and latitude, or a date and its season, each stands in "
+            "for the other, and shuffling one makes rows that cannot be: their importances are rough."
+        )
     options = "".join(f'<option value="{k}">{escape(fan.name)}</option>' for k, fan in enumerate(page.fans))
     others = (
         ""

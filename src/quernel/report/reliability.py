@@ -127,14 +127,19 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
     interval, ends = found
     middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
     columns = split_columns(evaluation.model, entries, pooled=True)
-    labels = {f"predicted {evaluation.model.target}": evaluation.curves[:, middle]}
+    first = f"predicted {evaluation.model.target}"
+    labels = {first: evaluation.curves[:, middle]}
     for name in names[: OPTIONS.group_columns]:
         values = columns.values[columns.names.index(name)]
         if values.dtype.kind != "M":
             labels[name] = values
     inside, loss = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1]), evaluation.row_losses()
     inner = inside & ~find_ties(evaluation.y, ends).any(axis=1)
-    parts = [(name, label, rows) for name, values in labels.items() for label, rows in _split_values(values)]
+    parts = [
+        (name, label, rows)
+        for name, values in labels.items()
+        for label, rows in _split_values(values, grouped=name == first)
+    ]
     confidence = 1 - (1 - OPTIONS.confidence) / max(len(parts), 1)
     share = evaluation.effective_rows(inside) / len(inside)  # below 1 where rows are of units
     groups = []
@@ -146,8 +151,11 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
     return groups
 
 
-def _split_values(values: NDArray[Any]) -> list[tuple[str, Index]]:
-    """Split rows by the values of a column: a name and positions of each group; none if there is only one."""
+def _split_values(values: NDArray[Any], *, grouped: bool = False) -> list[tuple[str, Index]]:
+    """Split rows by the values of a column: a name and positions of each group; none if there is only one.
+
+    Numbers from 1,000 have commas if they are `grouped`; others may be years.
+    """
     if values.dtype.kind == "O":
         texts = values.astype(str)
         labels, counts = np.unique(texts[[value is not None for value in values]], return_counts=True)
@@ -158,10 +166,20 @@ def _split_values(values: NDArray[Any]) -> list[tuple[str, Index]]:
     else:
         edges = np.unique(np.nanquantile(values, [0, 0.25, 0.5, 0.75, 1]))
         code = np.searchsorted(edges[1:-1], values, side="left")
-        names = [f"{a} to {b}" for a, b in pairwise(format_numbers(edges))]
+        names = _name_bins(drop_missing(values), edges, grouped=grouped)
         groups = [(name, np.flatnonzero((code == k) & np.isfinite(values))) for k, name in enumerate(names)]
     groups = [(truncate(name, 40), rows) for name, rows in groups if len(rows) >= OPTIONS.group_rows]
     return groups if len(groups) > 1 else []
+
+
+def _name_bins(values: Array, edges: Array, *, grouped: bool) -> list[str]:
+    """Name the bins between edges: each has its upper end, and the first its lower one, too."""
+    if np.all(values == values.round()):
+        low, high = np.concatenate([edges[:1], np.floor(edges[1:-1]) + 1]), np.floor(edges[1:])
+        texts = format_numbers([*low, *high], grouped=grouped)
+        return [a if a == b else f"{a} to {b}" for a, b in zip(texts[: len(low)], texts[len(low) :], strict=True)]
+    (first, *others) = pairwise(format_numbers(edges, grouped=grouped))
+    return [f"{first[0]} to {first[1]}", *(f"over {a} up to {b}" for a, b in others)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +201,8 @@ class Periods:
         Mean loss of the model, and of unconditional quantiles.
     drift : sequence of str
         What changes with time by more than chance, in words.
+    ends : pair of float
+        The first and the last time.
     """
 
     name: str
@@ -193,6 +213,7 @@ class Periods:
     loss: Array
     reference: Array
     drift: Sequence[str]
+    ends: tuple[float, float]
 
 
 def compute_periods(evaluation: Evaluation, entries: Any, numbers: Index) -> Periods | None:
@@ -221,7 +242,8 @@ def compute_periods(evaluation: Evaluation, entries: Any, numbers: Index) -> Per
     nominal = evaluation.intervals()[0].nominal if coverage is not None else 0.0
     drift = _find_drift(coverage, nominal, above, level, later=later)
     reference = mean(evaluation.row_losses(baseline))  # the model itself, if there are no baselines
-    return Periods(name, times, rows, coverage, above, mean(evaluation.row_losses()), reference, drift)
+    ends = float(when[order[0]]), float(when[order[-1]])
+    return Periods(name, times, rows, coverage, above, mean(evaluation.row_losses()), reference, drift, ends)
 
 
 def _find_times(evaluation: Evaluation, entries: Any, numbers: Index) -> tuple[str, Array, bool]:
@@ -334,10 +356,16 @@ def render_periods(page: Page) -> str:
     shown, evaluation = page.periods, page.evaluation
     if shown is None:
         return ""
-    pictures, dated = "", bool(shown.name)
+    pictures, outliers, dated = "", "", bool(shown.name)
     if shown.coverage is not None:
         nominal = evaluation.intervals()[0].nominal
         chance = binomial_band(nominal, np.array([len(rows) for rows in shown.rows]))
+        below, above = int(np.sum(shown.coverage < chance[0])), int(np.sum(shown.coverage > chance[1]))
+        if below or above:
+            outliers = (
+                f" Coverage is below its band in {below} and above it in {above} of {len(shown.rows)} periods; chance "
+            )
+            outliers += "explains about 1 of 20."
         line, share = np.full(len(shown.times), nominal), format_share(nominal, 0)
         name = "share of rows inside"
         pictures += make_figure(
@@ -353,9 +381,10 @@ def render_periods(page: Page) -> str:
     order = f"in the order of {shown.name!r}" if dated else "in the order of the data"
     text = (
         f"Evaluation rows {order}, in {len(shown.rows)} consecutive periods of about {len(shown.rows[0]):,} rows"
-        f"{f', until {format_date(shown.times[-1])}' if dated else ''}."
+        f"{f', from {format_date(shown.ends[0])} to {format_date(shown.ends[1])}' if dated else ''}."
     )
     told = " ".join(shown.drift) or "No drift shows: neither coverage nor the share above the median has a clear trend."
+    told += outliers
     drift = f"<p{' class=warn' if shown.drift else ''}>{escape(told)}</p>"
     return f'<p>{escape(text)}</p>{drift}<div class="beside">{pictures}</div>'
 

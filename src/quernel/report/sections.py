@@ -297,14 +297,19 @@ def _format_entries(column: Column, entries: Any) -> list[Cell | str]:
     if column.kind == "time":
         return [MISSING if np.isnan(time) else format_time(time) for time in column.read(entries)]
     missing = numeric_cell(MISSING) if column.kind in NUMBERS else MISSING
-    return [missing if value in (None, "") else _format_entry(value) for value in entries.to_pylist()]
+    values = entries.to_pylist()
+    long = any(isinstance(value, int | float | Decimal) and abs(float(value)) >= 9999.5 for value in values)
+    return [missing if value in (None, "") else _format_entry(value, grouped=long) for value in values]
 
 
-def _format_entry(value: Any) -> Cell | str:
+def _format_entry(value: Any, *, grouped: bool) -> Cell | str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float | Decimal):
-        return numeric_cell(format_number(float(value), 6))  # as in the data, to be found there
+        text = format_number(float(value), 6)  # as in the data, to be found there
+        whole, point, decimals = text.partition(".")
+        long = grouped and len(whole) > 3 and whole.lstrip("-").isdigit()
+        return numeric_cell(f"{int(whole):,}{point}{decimals}" if long else text)
     return truncate(str(value), 40)
 
 
