@@ -179,7 +179,7 @@ def test_the_top_says_what_looks_capped_impossible_or_rests_on_a_random_split():
     text = " ".join(read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""].split())
     assert f"{100 * np.mean(y == 2):.1f} % of the targets are 2, the largest: they look capped" in text
     below = "100.0 % of the predicted 0.05 quantiles are below 0"
-    assert f"{below}, though no target is; --lower 0 or --log-target keeps them above" in text
+    assert f"{below}, though no target is; --lower 0 or --log-target prevents that" in text
     assert "are above it" not in text, "the highest quantiles are 1.6"
     assert "The future" not in text, "rows without dates"
     page = report_page(

@@ -232,8 +232,8 @@ def _target_doubts(page: Page) -> list[str]:
     below = np.mean(page.evaluation.curves < 0, axis=0)
     if y.min() >= 0 and below.max() >= FEW_ROWS:
         named = _list_shares(page.evaluation, below)
-        logged = " or --log-target keeps" if y.min() > 0 else " keeps"
-        found.append(f"{named} are below 0, though no target is; --lower 0{logged} them above")
+        logged = " or --log-target" if y.min() > 0 else ""
+        found.append(f"{named} are below 0, though no target is; --lower 0{logged} prevents that")
     return found
 
 
