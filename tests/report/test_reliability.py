@@ -14,7 +14,10 @@ from scipy.special import ndtri
 
 from quernel import KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
+from quernel.plots.calibration import binomial_band
 from quernel.report import Evaluation, evaluate_by_refitting, report_page
+from quernel.report.advice import describe_deviation
+from quernel.report.evaluation import Interval
 from quernel.report.reliability import compute_groups, compute_periods
 from quernel.report.sections import MAX_DOWNLOAD
 from quernel.tables.training_data import ReadOptions
@@ -89,6 +92,13 @@ def test_drift_is_said_in_words_where_rows_are_in_time_order(dated):
         assert ("The coverage falls with time" in page.texts[""]) == drifts
         assert ("No drift shows" in page.texts["time"]) != drifts
         assert ("row, in time order" in page.texts["time"]) != dated
+        assert ("from 1970-01-01 to 1971-08-23." in page.texts["time"]) == dated
+        inside = np.abs(y) <= ndtri(0.95)
+        low, high = binomial_band(0.9, 50)
+        shares = np.array([inside[k : k + 50].mean() for k in range(0, 600, 50)])
+        below, above = np.sum(shares < low), np.sum(shares > high)
+        said = f"Coverage is below its band in {below} and above it in {above} of 12 periods"
+        assert (said in page.texts["time"]) == (below + above > 0)
     if not dated:
         assert compute_periods(replace(evaluation, time_ordered=False), table, np.arange(600)) is None
 
@@ -168,10 +178,70 @@ def test_the_top_says_what_looks_capped_impossible_or_rests_on_a_random_split():
     model, evaluation = evaluated(table, curves)  # whose lowest quantiles are negative
     text = " ".join(read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""].split())
     assert f"{100 * np.mean(y == 2):.1f} % of the targets are 2, the largest: they look capped" in text
-    assert "quantiles are below 0, though no target is" in text
+    below = "100.0 % of the predicted 0.05 quantiles are below 0"
+    assert f"{below}, though no target is; --lower 0 or --log-target prevents that" in text
+    assert "are above it" not in text, "the highest quantiles are 1.6"
     assert "The future" not in text, "rows without dates"
+    page = report_page(
+        model, table, replace(evaluation, curves=curves + np.array([-3, -1, 1])), data="d.csv", model_file="m"
+    )
+    text = " ".join(read(page).texts[""].split())
+    below = "100.0 % of the predicted 0.05 quantiles and 100.0 % of the predicted 0.5 quantiles are below 0"
+    assert below in text
+    assert "of the capped value; 100.0 % of the predicted 0.95 quantiles are above it" in text
     table = table.set_column(2, "y", pa.array(y - 5 + 0.01 * x))
     model, evaluation = evaluated(table, curves)
     text = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""]
     assert "capped" not in text
     assert "below 0, though" not in text
+
+
+@pytest.mark.parametrize(
+    ("observed", "low", "high", "said"),
+    [
+        (0.910, 0.890, 0.912, "1.0 point more than 90\u00a0%: within chance"),
+        (0.910, 0.891, 0.909, "1.0 point more than 90\u00a0%, beyond chance: slightly wide"),
+        (0.950, 0.891, 0.909, "5.0 points more than 90\u00a0%, beyond chance: wide"),
+        (0.885, 0.891, 0.909, "1.5 points less than 90\u00a0%, beyond chance: slightly narrow"),
+        (0.800, 0.891, 0.909, "10.0 points less than 90\u00a0%, beyond chance: narrow"),
+        (0.900, 0.891, 0.909, "as nominal: within chance"),
+    ],
+)
+def test_coverage_has_one_wording_with_the_size_of_the_deviation(observed, low, high, said):
+    for calibrated in (False, True):
+        assert describe_deviation(Interval(0.9, observed, observed, low, high, 1.0, calibrated)) == said
+
+
+def test_levels_that_do_not_hold_are_named_and_those_on_the_safe_side_are_wide():
+    rng, place, x, curves = noisy()
+    table = pa.table({"place": place, "x": x, "y": rng.standard_normal(600)})
+    for factor, mark, named in ((1.0, "ok", "3 of 3 levels hold"), (1.5, "wide", "1 of 3 levels hold, not 0.05, 0.95"),
+                                (0.7, "off", "1 of 3 levels hold, not 0.05, 0.95")):  # fmt: skip
+        model, evaluation = evaluated(table, factor * curves)
+        page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
+        assert [page.row("coverage", name)[3] for name in ("0.05", "0.5", "0.95", "90 %")] == [mark, "ok", mark, mark]
+        assert named in page.texts[""]
+
+
+def test_bins_say_which_of_them_has_an_end():
+    rng, _, x, curves = noisy()
+    count = rng.integers(0, 25, 600)
+    table = pa.table({"count": count, "x": x, "y": rng.standard_normal(600)})
+    _, evaluation = evaluated(table, curves)
+    groups = compute_groups(evaluation, table, ["count", "x"])
+    for group in groups[:4]:
+        low, high = map(int, group.name.split(" to "))
+        assert group.n_rows == np.sum((count >= low) & (count <= high))
+    assert [group.name.startswith("over ") for group in groups[4:]] == [False, True, True, True]
+
+
+def test_the_lowest_coverage_is_named_if_it_is_low_for_a_single_group_only():
+    rng, _, x, curves = noisy(800)
+    y = np.zeros(800)
+    y[np.flatnonzero(x > np.quantile(x, 0.75))[:31]] = 9.0  # 31 of 200: more than chance alone, not of four groups
+    y[rng.permutation(np.flatnonzero(x <= np.quantile(x, 0.75)))[:60]] = 9.0
+    table = pa.table({"x": x, "y": y + 0.01 * x})
+    model, evaluation = evaluated(table, curves)
+    page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
+    assert re.search(r"Coverage is lowest where x is over [\d.]+ up to [\d.]+: 84.5 % instead of 90 %", page.texts[""])
+    assert "No group is under-covered" in page.texts["groups"]

@@ -27,7 +27,7 @@ from quernel.report.evaluation import (
     predict_linear,
     predict_unconditional,
 )
-from quernel.report.formatting import format_number, format_tick
+from quernel.report.formatting import format_amount, format_number, format_numbers, format_tick
 from quernel.tables.training_data import read_numbers
 from support.command_line import run
 from support.models import plain_regressor
@@ -105,6 +105,13 @@ def test_the_first_tile_says_which_way_the_loss_goes(reader):
     ours, constant = (as_number(reader.row("loss", name)[1]) for name in ("This model", "Unconditional quantiles"))
     assert ours < constant
     assert f"{100 * (1 - ours / constant):.0f} % below unconditional quantiles" in reader.texts[""]
+    evaluation = made()[3]
+    if evaluation.losses(evaluation.best_baseline).mean() > evaluation.losses().mean():
+        assert "None of these 3 baselines is better" in reader.texts[""]
+        tuned = "not tuned" not in evaluation.best_baseline
+        assert ("tuning usually takes back" in reader.texts[""]) != tuned
+    middle = evaluation.curves[:, LEVELS.index(0.5)]
+    assert f"mean absolute error: {format_amount(np.abs(evaluation.y - middle).mean())};" in reader.texts[""]
     rng = np.random.default_rng(0)
     noise = pa.table({f"x{j}": rng.normal(size=60) for j in range(8)} | {"y": rng.normal(size=60)})
     model, training = fitted(noise, "y")
@@ -145,6 +152,21 @@ def test_a_page_about_one_column_does_not_speak_of_others(reader):
     choosers = [[attrs for _, attrs in one.tags if attrs.get("class") == "chooser"] for one in (page, reader)]
     assert ["hidden" in attrs for (attrs,) in choosers] == [True, False]
     assert "quernel predict 'a b.quernel' new.csv" in page.texts["load"]  # as a shell takes it
+
+
+def test_the_panel_says_how_much_closer_the_model_is_to_rows_that_it_has_seen(reader):
+    model, table, evaluation = made()[1], made()[0], made()[3]
+    seen, new = evaluation.training_loss, evaluation.losses().mean()
+    assert seen < new
+    losses = re.search(r"its loss is ([\d.,]+) on training rows and ([\d.,]+) on held-out rows", reader.texts["whatif"])
+    np.testing.assert_allclose([as_number(text) for text in losses.groups()], [seen, new], rtol=1e-3)
+    for changes, said in (
+        ({"training_loss": None}, "ranges that hold for new rows can be much wider"),
+        ({"training_loss": 2 * new}, "ranges that hold for new rows can be much wider"),
+        ({"unseen": False}, "If the model was fitted to rows like these"),
+    ):
+        page = report_page(model, table, replace(evaluation, **changes), data="d.csv", model_file="m.quernel")
+        assert said in read(page).texts["whatif"]
 
 
 def test_a_page_about_many_columns_says_what_it_leaves_out(reader):
@@ -494,6 +516,11 @@ def test_numbers_are_short_and_right():
     assert [format_number(v) for v in (0, 12345.6, 9999.7, 2017, -1234.56, 12.345678, 0.5, 1.2e-7)] == [
         "0", "12,346", "10,000", "2017", "-1235", "12.35", "0.5", "1.2e-07",
     ]  # fmt: skip
+    assert [format_amount(v) for v in (0, 9198.4, 12345.6, -1234.56, 12.345678, 0.5)] == [
+        "0", "9,198", "12,346", "-1,235", "12.35", "0.5",
+    ]  # fmt: skip
+    assert format_numbers([3334.2, 10599]) == ["3,334", "10,599"]
+    assert format_numbers([2013, 2016], grouped=False) == ["2013", "2016"]
     assert [format_tick(v) for v in (0, 2500, 250_000, 1.5e6, -2e9)] == ["0", "2500", "250k", "1.5M", "-2G"]
     assert [value for value, _ in round_ticks(0.03, 0.97)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
 

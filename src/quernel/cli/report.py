@@ -28,7 +28,7 @@ from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evalu
 from quernel.report.comparison import summarize_page
 from quernel.report.content import Page, compute_page
 from quernel.report.evaluation import check_comparable, check_target
-from quernel.report.formatting import format_count, format_number
+from quernel.report.formatting import format_amount, format_count
 from quernel.report.sections import render_page
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions, model_csv_options
@@ -229,8 +229,8 @@ def write_report(text: str, out: Path, *, force: bool) -> None:
 
 def print_evaluation(evaluation: Evaluation, out: Path) -> None:
     """Print the loss of the model and of the baselines, the coverage, and where the report is."""
-    ours = format_number(evaluation.losses().mean())
-    compared = ", ".join(f"{name} {format_number(evaluation.losses(name).mean())}" for name in evaluation.baselines)
+    ours = format_amount(evaluation.losses().mean())
+    compared = ", ".join(f"{name} {format_amount(evaluation.losses(name).mean())}" for name in evaluation.baselines)
     drawn = "" if evaluation.out_of is None else f", a random sample of {evaluation.out_of:,},"
     console.print(f"Pinball loss on {len(evaluation.y):,} rows{drawn} {ours} ({compared}).")
     for one in evaluation.intervals()[:1]:

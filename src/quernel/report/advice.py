@@ -6,11 +6,13 @@ from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quernel.estimators import KernelQuantileRegressor
+from quernel.plots.calibration import binomial_band
 from quernel.report.comparison import describe_comparison
 from quernel.report.evaluation import Evaluation, Interval
-from quernel.report.formatting import format_count, format_number, format_share
+from quernel.report.formatting import format_amount, format_count, format_share
 
 if TYPE_CHECKING:
     from quernel.report.content import Page
@@ -21,6 +23,7 @@ MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.25
 # Shares of rows that are worth a word: outside the training range, with a predicted quantile that no target can be, and
 # with the largest or smallest target. A target with fewer distinct values than these is discrete, not capped.
 FEW_ROWS, DISTINCT = 0.01, 30
+SLIGHT = 2.0  # points of coverage below which an interval is slightly wide or narrow
 TOO_NARROW = (
     "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
     "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
@@ -118,20 +121,40 @@ def _how_good(evaluation: Evaluation) -> str:
     """Return the typical error and the coverage in words."""
     middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
     level = evaluation.levels[middle]
-    error = format_number(float(np.median(np.abs(evaluation.y - evaluation.curves[:, middle]))))
+    errors = np.abs(evaluation.y - evaluation.curves[:, middle])
+    error, mean = format_amount(float(np.median(errors))), format_amount(float(errors.mean()))
     prediction = "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
-    typical = format_number(float(np.median(evaluation.y)))
+    typical = format_amount(float(np.median(evaluation.y)))
     rows = "held-out" if evaluation.unseen else "evaluation"
-    text = f"half of the {rows} rows lie within {error} of their {prediction} (the median target is {typical})"
+    text = f"half of the {rows} rows lie within {error} of their {prediction} "
+    text += f"(mean absolute error: {mean}; median target: {typical})"
     for one in evaluation.intervals()[:1]:
-        wide = "more than needed: intervals are wider than necessary"
-        kept = "as it should" if one.holds else ("too few" if one.observed < one.low else wide)
-        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, {kept}"
+        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, "
+        text += describe_deviation(one)
     best = evaluation.best_baseline
     ours, theirs = (float(evaluation.losses(name).mean()) for name in (None, best))
     if ours <= theirs and theirs > 0:
-        text += f". No baseline is better: the loss is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
+        text += (
+            f". None of these {len(evaluation.baselines)} baselines is better: "
+            if len(evaluation.baselines) > 1
+            else ". "
+        )
+        text += f"the loss is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
+        text += "; tuning usually takes back part of this" if "not tuned" in best else ""
     return f"{text}."
+
+
+def describe_deviation(one: Interval) -> str:
+    """Return by how much the coverage of an interval is off, and whether that is more than chance explains."""
+    points, nominal = 100 * (one.observed - one.nominal), format_share(one.nominal, 0)
+    size = f"{abs(points):.1f} point{'' if f'{abs(points):.1f}' == '1.0' else 's'}"
+    far = size if abs(points) >= 0.05 else "as nominal"
+    if abs(points) >= 0.05:
+        far += f" {'more' if points > 0 else 'less'} than {nominal}"
+    if one.holds:
+        return f"{far}: within chance"
+    slightly = "slightly " if abs(points) < SLIGHT else ""
+    return f"{far}, beyond chance: {slightly}{'wide' if one.wide else 'narrow'}"
 
 
 def _rests_on(page: Page) -> str:
@@ -142,7 +165,10 @@ def _rests_on(page: Page) -> str:
         return "no single column: shuffling any of them hardly changes the loss."
     listed = ", ".join(f"{name} (+{round(100 * share):,} %)" for name, share in named[:MOST_IMPORTANT])
     more = len(named) - MOST_IMPORTANT
-    others = f", and less on {format_count(more, 'other column')}" if more > 0 else ""
+    rest = format_count(len(increase) - MOST_IMPORTANT, "other column")
+    others = (
+        f", and less on {f'{more} of {rest}' if more < len(increase) - MOST_IMPORTANT else rest}" if more > 0 else ""
+    )
     return f"{listed}{others}. In brackets: how much the loss rises if the column is shuffled."
 
 
@@ -153,6 +179,8 @@ def _doubts(page: Page) -> str:
     if off:
         named = "; ".join(f"{one.describe()} (covers {format_share(one.observed, 0)})" for one in off[:MOST_IMPORTANT])
         found.append(f"intervals cover too few rows in {len(off)} of {len(page.groups)} groups: {named}")
+    elif lowest := _find_lowest(page):
+        found.append(lowest)
     mean = evaluation.row_losses().mean()
     hard = max(page.groups, key=lambda group: group.loss, default=None)
     if hard is not None and hard.loss > LARGE_LOSS * mean:
@@ -176,6 +204,21 @@ def _doubts(page: Page) -> str:
     return f"{text}.{seen}"
 
 
+def _find_lowest(page: Page) -> str:
+    """Return the group with the lowest coverage if that is off for a single group, though not for the lowest of all."""
+    if not page.groups or page.evaluation.units is not None:
+        return ""
+    nominal = page.evaluation.intervals()[0].nominal
+    lowest = min(page.groups, key=lambda group: group.observed)
+    if lowest.observed >= binomial_band(nominal, lowest.n_rows)[0]:
+        return ""
+    return (
+        f"coverage is lowest where {lowest.describe()}: {format_share(lowest.observed)} instead of "
+        f"{format_share(nominal, 0)}; below the range by chance of one group, but not of the lowest of "
+        f"{len(page.groups)}"
+    )
+
+
 def _target_doubts(page: Page) -> list[str]:
     """Return what is said of targets that look capped, and of predictions that no target can be."""
     y, found = page.y, []
@@ -183,14 +226,33 @@ def _target_doubts(page: Page) -> list[str]:
         share = float(np.mean(y == end))
         if share >= FEW_ROWS and end != 0 and len(np.unique(y)) >= DISTINCT:
             found.append(
-                f"{format_share(share)} of the targets are {format_number(float(end))}, the {name}: they look capped, "
-                "and predictions near it are of the capped value"
+                f"{format_share(share)} of the targets are {format_amount(float(end))}, the {name}: they look capped, "
+                f"and predictions near it are of the capped value{_describe_beyond(page.evaluation, float(end), name)}"
             )
-    below = float(np.mean(page.evaluation.curves[:, 0] < 0))
-    if y.min() >= 0 and below >= FEW_ROWS:
-        level = page.evaluation.levels[0]
-        found.append(f"{format_share(below)} of the predicted {level:g} quantiles are below 0, though no target is")
+    below = np.mean(page.evaluation.curves < 0, axis=0)
+    if y.min() >= 0 and below.max() >= FEW_ROWS:
+        named = _list_shares(page.evaluation, below)
+        logged = " or --log-target" if y.min() > 0 else ""
+        found.append(f"{named} are below 0, though no target is; --lower 0{logged} prevents that")
     return found
+
+
+def _describe_beyond(evaluation: Evaluation, end: float, name: str) -> str:
+    """Return the shares of predicted quantiles beyond the largest or smallest target, "" if there are none."""
+    beyond = np.mean(evaluation.curves > end if name == "largest" else evaluation.curves < end, axis=0)
+    if beyond.max() < FEW_ROWS:
+        return ""
+    return f"; {_list_shares(evaluation, beyond)} are {'above' if name == 'largest' else 'below'} it"
+
+
+def _list_shares(evaluation: Evaluation, shares: NDArray[np.floating]) -> str:
+    """Return the shares (q,) of predicted quantiles by level, where they are not negligible, as a list in words."""
+    named = [
+        f"{format_share(share)} of the predicted {level:g} quantiles"
+        for level, share in zip(evaluation.levels, shares, strict=True)
+        if share >= FEW_ROWS
+    ]
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def _tiles(page: Page) -> str:
@@ -202,23 +264,29 @@ def _tiles(page: Page) -> str:
     compared = f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
     rows = "held-out" if evaluation.unseen else "evaluation"
     drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
-    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", format_number(ours), compared)]
+    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", format_amount(ours), compared)]
     tiles += _peer_tile(evaluation)
     for one in evaluation.intervals()[:1]:
         nominal = format_share(one.nominal, 0)
         details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
         if one.inner < one.observed:
             details += f"; without rows on its bounds {format_share(one.inner)}"
-        if not page.calibration.holds.all():
-            details += f"; {page.calibration.holds.sum()} of {len(evaluation.levels)} levels hold"
+        details += f"; {_count_levels(page)}"
         kind = "calibrated interval" if one.calibrated else "interval"
         tiles.append((f"Coverage of the {nominal} {kind}", format_share(one.observed), details))
-        tiles.append((f"Mean width of the {nominal} {kind}", format_number(one.width), _compare_width(page, one)))
+        tiles.append((f"Mean width of the {nominal} {kind}", format_amount(one.width), _compare_width(page, one)))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
         for name, value, details in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
+
+
+def _count_levels(page: Page) -> str:
+    """Return how many levels hold within chance, and which do not."""
+    holds, levels = page.calibration.holds, page.calibration.levels
+    off = ", ".join(f"{level:g}" for level in levels[~holds])
+    return f"{holds.sum()} of {format_count(len(levels), 'level')} hold{f', not {off}' if off else ''}"
 
 
 def _compare_width(page: Page, one: Interval) -> str:

@@ -243,6 +243,12 @@ def bin_edges(y: Array) -> Array:
     return np.histogram_bin_edges(y, most)
 
 
+def wide_levels(display: CalibrationDisplay) -> NDArray[np.bool_]:
+    """Whether each level is off by more than chance on the side that makes intervals too wide, (q,)."""
+    low, high = display.observed < display.lower, display.below > display.upper
+    return ((display.levels < 0.5) & low) | ((display.levels > 0.5) & high)
+
+
 def draw_calibration(display: CalibrationDisplay) -> str:
     """Return the calibration plot: observed share of rows at or below each quantile, against its nominal level."""
     observed = zip(display.levels, display.observed, strict=True)
@@ -256,7 +262,10 @@ def draw_calibration(display: CalibrationDisplay) -> str:
     ties = display.below < display.observed  # rows on the curve may count to either side
     chart.whiskers(display.levels[ties], display.below[ties], display.observed[ties], "thin")
     chart.dots(display.levels[display.holds], display.nearest[display.holds], "good")
-    chart.dots(display.levels[~display.holds], display.nearest[~display.holds], "bad")
+    wide = wide_levels(display)
+    chart.dots(display.levels[wide], display.nearest[wide], "wide")
+    off = ~(display.holds | wide)
+    chart.dots(display.levels[off], display.nearest[off], "bad")
     numbers = zip(display.levels, display.observed, display.lower, display.upper, strict=True)
     texts = [
         f"level {level:g}\n{format_share(share)} at or below\nby chance {format_share(a)} to {format_share(b)}"
@@ -312,14 +321,16 @@ def draw_over_time(
     ends, top = (times[0] - side, times[-1] + side), everything.max() + room
     x_label = "time" if dated else "row, in time order"
     chart = Chart(ends, (least, top), alt=alt, x_label=x_label, y_label=name, x_ticks=ticks)
-    holds = np.ones(len(values), dtype=bool)
+    holds, wide = np.ones(len(values), dtype=bool), np.zeros(len(values), dtype=bool)
     if chance is not None:
         chart.band(times, *chance, "chance")
-        holds = (chance[0] <= values) & (values <= chance[1])
+        holds, wide = (chance[0] <= values) & (values <= chance[1]), values > chance[1]
     chart.line(times, reference, "guide")
     chart.line(times, values, "thin")
     chart.dots(times[holds], values[holds], "good")
-    chart.dots(times[~holds], values[~holds], "bad")
+    chart.dots(times[wide], values[wide], "wide")
+    off = ~(holds | wide)
+    chart.dots(times[off], values[off], "bad")
     points = zip(names, values, reference, strict=True)
     chart.hover(times, (f"{when}\n{format_number(a)}\ndashed: {format_number(b)}" for when, a, b in points))
     return chart.svg()

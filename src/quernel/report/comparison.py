@@ -11,7 +11,7 @@ from quernel.plots import PermutationImportanceDisplay
 from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import (
     Cell,
-    format_number,
+    format_amount,
     format_numbers,
     format_share,
     make_table,
@@ -69,21 +69,21 @@ def render_comparison(page: Page) -> str:
 
 def _measures(first: Evaluation, one: Evaluation, importance: PermutationImportanceDisplay) -> dict[str, Cell]:
     """Return what is said of one model, by name."""
-    measures = {"Mean pinball loss": numeric_cell(format_number(float(one.losses().mean())))}
+    measures = {"Mean pinball loss": numeric_cell(format_amount(float(one.losses().mean())))}
     if one is not first:
         change, error = compare_losses(first, one)
         measures["Difference"] = numeric_cell(f"{100 * change:+.1f} % ± {100 * error:.1f}")
         share = float(np.mean(one.row_losses() < first.row_losses()))
         measures["Rows in which it is better"] = numeric_cell(format_share(share, 0))
     for level, loss in zip(one.levels, one.losses(), strict=True):
-        measures[f"Loss at level {level:g}"] = numeric_cell(format_number(float(loss)))
+        measures[f"Loss at level {level:g}"] = numeric_cell(format_amount(float(loss)))
     for interval in one.intervals()[:1]:
         kind = f"{format_share(interval.nominal, 0)} interval{', calibrated' if interval.calibrated else ''}"
         measures[f"Coverage of the {kind}"] = numeric_cell(format_share(interval.observed))
-        measures[f"Mean width of the {kind}"] = numeric_cell(format_number(interval.width))
+        measures[f"Mean width of the {kind}"] = numeric_cell(format_amount(interval.width))
     middle = int(np.argmin(np.abs(one.levels - 0.5)))
     typical = float(np.median(np.abs(one.y - one.curves[:, middle])))
-    measures["Half of the rows within"] = numeric_cell(format_number(typical))
+    measures["Half of the rows within"] = numeric_cell(format_amount(typical))
     increase = importance.increase.mean(axis=1)
     named = [f"{importance.names[j]} ({100 * increase[j]:+.0f} %)" for j in importance.order[:MOST_IMPORTANT]]
     measures["Most important columns"] = Cell("<br>".join(map(escape, named)), "n")

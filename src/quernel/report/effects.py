@@ -45,6 +45,7 @@ from quernel.tables.columns import CYCLES, Column
 
 if TYPE_CHECKING:
     from quernel.report.content import Page
+    from quernel.report.evaluation import Evaluation
 
 Array = NDArray[np.floating]
 
@@ -279,6 +280,11 @@ def render_columns(page: Page) -> str:
     ]
     most = f" The {OPTIONS.max_bars} most important ones." if len(increase) > OPTIONS.max_bars else ""
     caption = f"Permutation importance: increase of the loss when a column is shuffled among the evaluation rows.{most}"
+    if n_columns > 1:
+        caption += (
+            " Of columns that go together, such as longitude and latitude, or a date and its season, each stands in "
+            "for the other, and shuffling one makes rows that cannot be: their importances are rough."
+        )
     options = "".join(f'<option value="{k}">{escape(fan.name)}</option>' for k, fan in enumerate(page.fans))
     others = (
         ""
@@ -334,8 +340,7 @@ def render_what_if(page: Page) -> str:
         f"Move the inputs of a typical row of the data{', whose other columns stay' if others else ''}: the predicted "
         f"quantiles of {page.model.target} follow."
     )
-    if page.evaluation.unseen:
-        text += " The model was fitted to this row: quantiles of new rows like it are somewhat further apart."
+    text += _describe_seen(page.evaluation)
     return (
         f'<div id="what-if" data-numbers="{escape(json.dumps(numbers))}" hidden><p>{escape(text)}</p>'
         f'<div class="beside"><div>{inputs}<div class="range" aria-hidden="true">{bands}'
@@ -344,6 +349,24 @@ def render_what_if(page: Page) -> str:
         f"{rest if others else ''}</div><table><thead><tr><th>level</th>"
         f'<th class="n">{escape(page.model.target)}</th></tr></thead><tbody>{lines}</tbody></table></div></div>'
         "<noscript><p>This panel needs a script.</p></noscript>"
+    )
+
+
+def _describe_seen(evaluation: Evaluation) -> str:
+    """Return how far the panel can be relied on, since its model may have been fitted to rows like those it shows."""
+    if not evaluation.unseen:
+        return (
+            " If the model was fitted to rows like these, errors on new rows are larger than it suggests, and ranges "
+            "that hold for them wider, perhaps by far."
+        )
+    text = " The model was fitted to this row and others like it"
+    held_out = float(evaluation.losses().mean())
+    if evaluation.training_loss is None or evaluation.training_loss >= held_out:
+        return f"{text}: ranges that hold for new rows can be much wider than these."
+    seen, new = format_numbers((evaluation.training_loss, held_out))
+    return (
+        f"{text}, and is closer to those than to new ones: fitted to fewer rows, its loss is {seen} on training rows "
+        f"and {new} on held-out rows. Expect wider ranges for new rows."
     )
 
 

@@ -131,8 +131,13 @@ class Interval:
 
     @property
     def holds(self) -> bool:
-        """Whether coverage is nominal within chance; a calibrated interval may also cover more."""
-        return self.low <= self.observed and (self.calibrated or self.inner <= self.high)
+        """Whether coverage is nominal within chance."""
+        return self.low <= self.observed and not self.wide
+
+    @property
+    def wide(self) -> bool:
+        """Whether it covers more rows than chance explains: then it is wider than it need be."""
+        return self.inner > self.high
 
 
 @dataclass(frozen=True, eq=False)

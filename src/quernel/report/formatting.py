@@ -27,8 +27,16 @@ def format_number(value: float, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def format_numbers(values: Iterable[float]) -> list[str]:
-    """Format numbers to be compared: decimals and commas are those of the largest, of far smaller ones their own."""
+def format_amount(value: float) -> str:
+    """Format a number that is no year or code, such as a loss: 9,198."""
+    return format_numbers((value,))[0]
+
+
+def format_numbers(values: Iterable[float], *, grouped: bool = True) -> list[str]:
+    """Format numbers to be compared: decimals are those of the largest, of far smaller ones their own.
+
+    Numbers that may be years, not `grouped`, have commas only if the largest has five digits.
+    """
     values = [float(value) for value in values]
     finite = [abs(value) for value in values if math.isfinite(value)]
     largest = max(finite, default=0.0)
@@ -37,7 +45,7 @@ def format_numbers(values: Iterable[float]) -> list[str]:
     while decimals and all(round(value, decimals) == round(value, decimals - 1) for value in finite):
         decimals -= 1  # zeros that all would end in
     alone = largest < 1e-4 or largest >= 1e13
-    comma = "," if largest >= 9999.5 else ""
+    comma = "," if grouped or largest >= 9999.5 else ""
     return [
         format_number(value)
         if alone or not math.isfinite(value) or 0 < abs(value) < 10.0**-decimals
@@ -96,8 +104,8 @@ def row_header(text: str) -> Cell:
 
 
 def verdict_cell(holds: bool, *, wide: bool = False) -> Cell:
-    """Return a cell that says ok, wide or off in text and a sign, not in colours alone."""
-    return Cell("wide" if wide else "ok", "good") if holds else Cell("off", "bad")
+    """Return a cell that says ok, wide or off in text and a sign, not in colours alone; what is wide does not hold."""
+    return Cell("wide", "wide") if wide else (Cell("ok", "good") if holds else Cell("off", "bad"))
 
 
 def bar_cell(share: float) -> Cell:

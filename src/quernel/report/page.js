@@ -12,6 +12,15 @@
     const right = one.scrollWidth - one.clientWidth - one.scrollLeft > 2, below = one.scrollHeight - one.clientHeight - one.scrollTop > 2;
     if (right || below) one.dataset.more = `scroll for more ${[right && "columns →", below && "rows ↓"].filter(Boolean).join(" and ")}`;
     else delete one.dataset.more;
+    let hint = one.nextElementSibling; // below the table, so that it covers no row; its place stays when it is empty
+    if (!hint?.classList.contains("more")) {
+      if (!one.dataset.more) return;
+      hint = document.createElement("p");
+      hint.className = "more";
+      hint.setAttribute("aria-hidden", "true");
+      one.after(hint);
+    }
+    hint.textContent = one.dataset.more ?? "\u00a0";
   });
   tables.forEach((one) => one.addEventListener("scroll", tell));
   window.addEventListener("resize", tell);

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import linregress, t
 
 from quernel.plots import PITDisplay
-from quernel.plots.calibration import binomial_band
+from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.plots.inputs import drop_missing, split_columns
 from quernel.plots.style import truncate
@@ -85,6 +85,7 @@ class Group(NamedTuple):
     high: float
     width: float
     loss: float
+    inner: float  # coverage without rows on the bounds
 
     @property
     def holds(self) -> bool:
@@ -94,7 +95,7 @@ class Group(NamedTuple):
     @property
     def wide(self) -> bool:
         """Whether it covers more: then it is wider than it need be."""
-        return self.observed > self.high
+        return self.inner > self.high
 
     def describe(self) -> str:
         """Return the group in words: place is north."""
@@ -126,25 +127,35 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
     interval, ends = found
     middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
     columns = split_columns(evaluation.model, entries, pooled=True)
-    labels = {f"predicted {evaluation.model.target}": evaluation.curves[:, middle]}
+    first = f"predicted {evaluation.model.target}"
+    labels = {first: evaluation.curves[:, middle]}
     for name in names[: OPTIONS.group_columns]:
         values = columns.values[columns.names.index(name)]
         if values.dtype.kind != "M":
             labels[name] = values
     inside, loss = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1]), evaluation.row_losses()
-    parts = [(name, label, rows) for name, values in labels.items() for label, rows in _split_values(values)]
+    inner = inside & ~find_ties(evaluation.y, ends).any(axis=1)
+    parts = [
+        (name, label, rows)
+        for name, values in labels.items()
+        for label, rows in _split_values(values, grouped=name == first)
+    ]
     confidence = 1 - (1 - OPTIONS.confidence) / max(len(parts), 1)
     share = evaluation.effective_rows(inside) / len(inside)  # below 1 where rows are of units
     groups = []
     for name, label, rows in parts:
         low, high = map(float, binomial_band(interval.nominal, max(int(share * len(rows)), 1), confidence))
         observed, width = float(inside[rows].mean()), float((ends[rows, 1] - ends[rows, 0]).mean())
-        groups.append(Group(name, label, len(rows), observed, low, high, width, float(loss[rows].mean())))
+        means = float(loss[rows].mean()), float(inner[rows].mean())
+        groups.append(Group(name, label, len(rows), observed, low, high, width, *means))
     return groups
 
 
-def _split_values(values: NDArray[Any]) -> list[tuple[str, Index]]:
-    """Split rows by the values of a column: a name and positions of each group; none if there is only one."""
+def _split_values(values: NDArray[Any], *, grouped: bool = False) -> list[tuple[str, Index]]:
+    """Split rows by the values of a column: a name and positions of each group; none if there is only one.
+
+    Numbers from 1,000 have commas if they are `grouped`; others may be years.
+    """
     if values.dtype.kind == "O":
         texts = values.astype(str)
         labels, counts = np.unique(texts[[value is not None for value in values]], return_counts=True)
@@ -155,10 +166,20 @@ def _split_values(values: NDArray[Any]) -> list[tuple[str, Index]]:
     else:
         edges = np.unique(np.nanquantile(values, [0, 0.25, 0.5, 0.75, 1]))
         code = np.searchsorted(edges[1:-1], values, side="left")
-        names = [f"{a} to {b}" for a, b in pairwise(format_numbers(edges))]
+        names = _name_bins(drop_missing(values), edges, grouped=grouped)
         groups = [(name, np.flatnonzero((code == k) & np.isfinite(values))) for k, name in enumerate(names)]
     groups = [(truncate(name, 40), rows) for name, rows in groups if len(rows) >= OPTIONS.group_rows]
     return groups if len(groups) > 1 else []
+
+
+def _name_bins(values: Array, edges: Array, *, grouped: bool) -> list[str]:
+    """Name the bins between edges: each has its upper end, and the first its lower one, too."""
+    if np.all(values == values.round()):
+        low, high = np.concatenate([edges[:1], np.floor(edges[1:-1]) + 1]), np.floor(edges[1:])
+        texts = format_numbers([*low, *high], grouped=grouped)
+        return [a if a == b else f"{a} to {b}" for a, b in zip(texts[: len(low)], texts[len(low) :], strict=True)]
+    (first, *others) = pairwise(format_numbers(edges, grouped=grouped))
+    return [f"{first[0]} to {first[1]}", *(f"over {a} up to {b}" for a, b in others)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +201,8 @@ class Periods:
         Mean loss of the model, and of unconditional quantiles.
     drift : sequence of str
         What changes with time by more than chance, in words.
+    ends : pair of float
+        The first and the last time.
     """
 
     name: str
@@ -190,6 +213,7 @@ class Periods:
     loss: Array
     reference: Array
     drift: Sequence[str]
+    ends: tuple[float, float]
 
 
 def compute_periods(evaluation: Evaluation, entries: Any, numbers: Index) -> Periods | None:
@@ -218,7 +242,8 @@ def compute_periods(evaluation: Evaluation, entries: Any, numbers: Index) -> Per
     nominal = evaluation.intervals()[0].nominal if coverage is not None else 0.0
     drift = _find_drift(coverage, nominal, above, level, later=later)
     reference = mean(evaluation.row_losses(baseline))  # the model itself, if there are no baselines
-    return Periods(name, times, rows, coverage, above, mean(evaluation.row_losses()), reference, drift)
+    ends = float(when[order[0]]), float(when[order[-1]])
+    return Periods(name, times, rows, coverage, above, mean(evaluation.row_losses()), reference, drift, ends)
 
 
 def _find_times(evaluation: Evaluation, entries: Any, numbers: Index) -> tuple[str, Array, bool]:
@@ -294,7 +319,7 @@ def render_groups(page: Page) -> str:
                 row_header("" if group.column == previous else group.column),
                 group.name,
                 numeric_cell(f"{group.n_rows:,}"),
-                *_share_cells(group.observed, group.observed, group.low, group.high, group.holds)[:2],
+                *_share_cells(group.inner, group.observed, group.low, group.high),
                 verdict_cell(group.holds, wide=group.wide),
                 numeric_cell(width),
                 numeric_cell(f"{group.loss / mean:.2f}"),
@@ -318,13 +343,11 @@ def render_groups(page: Page) -> str:
         f"The {share} interval covers too few rows in {len(off)} of {len(page.groups)} groups: {names}. Do not rely on "
         "it there."
         if off
-        else f"The {share} interval covers fewer rows than chance explains in none of the {len(page.groups)} groups."
+        else f"No group is under-covered by the {share} interval."
     )
     if wide:
         told += f" In {len(wide)} it covers more (marked wide): there it is wider than it need be."
-    text = (
-        f"{told} In {format_share(OPTIONS.confidence, 0)} of samples chance would keep all groups within their ranges."
-    )
+    text = f"{told} Ranges by chance are simultaneous {format_share(OPTIONS.confidence, 0)} ranges."
     return f"<p{' class=warn' if off else ''}>{escape(text)}</p>{make_table(heads, lines, caption)}"
 
 
@@ -333,10 +356,16 @@ def render_periods(page: Page) -> str:
     shown, evaluation = page.periods, page.evaluation
     if shown is None:
         return ""
-    pictures, dated = "", bool(shown.name)
+    pictures, outliers, dated = "", "", bool(shown.name)
     if shown.coverage is not None:
         nominal = evaluation.intervals()[0].nominal
         chance = binomial_band(nominal, np.array([len(rows) for rows in shown.rows]))
+        below, above = int(np.sum(shown.coverage < chance[0])), int(np.sum(shown.coverage > chance[1]))
+        if below or above:
+            outliers = (
+                f" Coverage is below its band in {below} and above it in {above} of {len(shown.rows)} periods; chance "
+            )
+            outliers += "explains about 1 of 20."
         line, share = np.full(len(shown.times), nominal), format_share(nominal, 0)
         name = "share of rows inside"
         pictures += make_figure(
@@ -352,9 +381,10 @@ def render_periods(page: Page) -> str:
     order = f"in the order of {shown.name!r}" if dated else "in the order of the data"
     text = (
         f"Evaluation rows {order}, in {len(shown.rows)} consecutive periods of about {len(shown.rows[0]):,} rows"
-        f"{f', until {format_date(shown.times[-1])}' if dated else ''}."
+        f"{f', from {format_date(shown.ends[0])} to {format_date(shown.ends[1])}' if dated else ''}."
     )
     told = " ".join(shown.drift) or "No drift shows: neither coverage nor the share above the median has a clear trend."
+    told += outliers
     drift = f"<p{' class=warn' if shown.drift else ''}>{escape(told)}</p>"
     return f'<p>{escape(text)}</p>{drift}<div class="beside">{pictures}</div>'
 
@@ -364,8 +394,12 @@ def render_coverage(page: Page) -> str:
     shown, evaluation = page.calibration, page.evaluation
     intervals = evaluation.intervals()
     ties = bool(np.any(shown.below < shown.observed))
-    numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, shown.holds, strict=True)
-    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares)) for level, *shares in numbers]
+    numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, strict=True)
+    verdicts = (
+        verdict_cell(bool(ok), wide=bool(wide)) for ok, wide in zip(shown.holds, charts.wide_levels(shown), strict=True)
+    )
+    cells = zip(numbers, verdicts, strict=True)
+    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares), verdict) for (level, *shares), verdict in cells]
     heads = (numeric_cell("level"), numeric_cell("rows below"), numeric_cell("95 % by chance"), "")
     caption = "Share of rows at or below each predicted quantile, and its 95 % range by chance for a calibrated level."
     tables = make_table(heads, lines, caption)
@@ -396,8 +430,8 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
     lines: list[list[Cell | str]] = [
         [
             f"{format_share(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
-            *_share_cells(one.inner, one.observed, one.low, one.high, one.holds)[:2],
-            verdict_cell(one.observed >= one.low, wide=not one.holds),
+            *_share_cells(one.inner, one.observed, one.low, one.high),
+            verdict_cell(one.holds, wide=one.wide),
             numeric_cell(width),
         ]
         for one, width in zip(intervals, format_numbers(one.width for one in intervals), strict=True)
@@ -412,8 +446,8 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
     return text + (f'<p class="warn">{describe_narrow(evaluation)}</p>' if narrow else "")
 
 
-def _share_cells(without_ties: float, with_ties: float, low: float, high: float, holds: bool) -> tuple[Cell, ...]:
-    """Return cells with an observed share, as a range where ties make one, its range by chance, and the verdict."""
+def _share_cells(without_ties: float, with_ties: float, low: float, high: float) -> tuple[Cell, ...]:
+    """Return cells with an observed share, as a range where ties make one, and its range by chance."""
     chance = f"{100 * low:.1f} to {format_share(high)}"
     observed = "" if without_ties == with_ties else f"{100 * without_ties:.1f} to "
-    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance), verdict_cell(holds)
+    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance)

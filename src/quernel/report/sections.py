@@ -239,9 +239,7 @@ def render_download(page: Page) -> str:
     )
     which = "all" if n_rows == len(evaluation.y) else f"{n_rows:,} of the"
     interval = "" if evaluation.ends is None else " and calibrated interval"
-    text = (
-        f"Number in the data, target, predicted quantiles{interval} of {which} {len(evaluation.y):,} evaluation rows."
-    )
+    text = f"Row number, target, predicted quantiles{interval} of {which} {len(evaluation.y):,} evaluation rows."
     return (
         f'<p><a download="predictions.csv" href="data:text/csv;base64,{held}">predictions.csv</a>: {escape(text)}</p>'
         f'<p><a download="report.json" href="data:application/json;base64,{numbers}">report.json</a>: the numbers of '
@@ -299,14 +297,19 @@ def _format_entries(column: Column, entries: Any) -> list[Cell | str]:
     if column.kind == "time":
         return [MISSING if np.isnan(time) else format_time(time) for time in column.read(entries)]
     missing = numeric_cell(MISSING) if column.kind in NUMBERS else MISSING
-    return [missing if value in (None, "") else _format_entry(value) for value in entries.to_pylist()]
+    values = entries.to_pylist()
+    long = any(isinstance(value, int | float | Decimal) and abs(float(value)) >= 9999.5 for value in values)
+    return [missing if value in (None, "") else _format_entry(value, grouped=long) for value in values]
 
 
-def _format_entry(value: Any) -> Cell | str:
+def _format_entry(value: Any, *, grouped: bool) -> Cell | str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float | Decimal):
-        return numeric_cell(format_number(float(value), 6))  # as in the data, to be found there
+        text = format_number(float(value), 6)  # as in the data, to be found there
+        whole, point, decimals = text.partition(".")
+        long = grouped and len(whole) > 3 and whole.lstrip("-").isdigit()
+        return numeric_cell(f"{int(whole):,}{point}{decimals}" if long else text)
     return truncate(str(value), 40)
 
 
