@@ -6,7 +6,7 @@ All follow scikit-learn's transformer interface (`fit`, `transform`):
 - `Nystroem`             projection of the kernel on landmarks, a subset of the rows;
 - `PivotedCholesky`      landmarks chosen until the kernel is reproduced to a tolerance: the exact kernel method;
 - `PrecomputedFeatures`  the columns of X as they are: the linear kernel;
-- `TrendFeatures`        features of another map, and a monotone or convex trend of some columns;
+- `TrendFeatures`        features of another map, and functions that are monotone or convex in some columns;
 - `LandmarkPredictor`    kernel values at landmarks, for predictions of a fitted model only.
 
 `SAMPLINGS` are the names of the ways to draw random features.
