@@ -98,8 +98,8 @@ class ParetoTail:
     def kind(self) -> str:
         """ "heavy", "light", "bounded" or "undetermined", as the confidence interval of the shape says.
 
-        Of tails whose shape is 0 or less at most 5 % are called heavy, and of those whose shape is -0.2 or more at most
-        5 % bounded. Light are those whose interval is within -0.35 and 0.2.
+        Nominally 5 % of tails whose shape is 0 are called heavy, fewer of lighter ones, and 5 % of those whose shape is
+        -0.2 bounded. Light are those whose interval is within -0.35 and 0.2.
         """
         low, high = self.shape_interval
         if low > 0:

@@ -273,7 +273,7 @@ class PrecomputedFeatures(TransformerMixin, BaseEstimator):
 
 
 class TrendFeatures(TransformerMixin, BaseEstimator):
-    """The features of another map, and functions that have a shape in some columns wherever these are.
+    """The features of another map, and functions that have a shape in some columns at every value of these.
 
     A trend t_j(x) has the shape that is asked for in its column everywhere: x if it is to be monotone, x^2 if convex,
     exp(x) or the like if both, with a sign. With features g(x) of the *other* columns, in which these columns stay at

@@ -339,15 +339,15 @@ def render_groups(page: Page) -> str:
     share = format_share(interval.nominal, 0)
     caption = f"Coverage and mean width of the {share} interval, and loss relative to all rows, by group of rows."
     names = ", ".join(f"{group.describe()} ({format_share(group.observed)})" for group in off)
-    told = (
+    finding = (
         f"The {share} interval covers too few rows in {len(off)} of {len(page.groups)} groups: {names}. Do not rely on "
         "it there."
         if off
         else f"No group is under-covered by the {share} interval."
     )
     if wide:
-        told += f" In {len(wide)} it covers more (marked wide): there it is wider than it need be."
-    text = f"{told} Ranges by chance are simultaneous {format_share(OPTIONS.confidence, 0)} ranges."
+        finding += f" In {len(wide)} it covers more (marked wide): there it is wider than it need be."
+    text = f"{finding} Ranges by chance are simultaneous {format_share(OPTIONS.confidence, 0)} ranges."
     return f"<p{' class=warn' if off else ''}>{escape(text)}</p>{make_table(heads, lines, caption)}"
 
 
@@ -383,9 +383,11 @@ def render_periods(page: Page) -> str:
         f"Evaluation rows {order}, in {len(shown.rows)} consecutive periods of about {len(shown.rows[0]):,} rows"
         f"{f', from {format_date(shown.ends[0])} to {format_date(shown.ends[1])}' if dated else ''}."
     )
-    told = " ".join(shown.drift) or "No drift shows: neither coverage nor the share above the median has a clear trend."
-    told += outliers
-    drift = f"<p{' class=warn' if shown.drift else ''}>{escape(told)}</p>"
+    found = (
+        " ".join(shown.drift) or "No drift shows: neither coverage nor the share above the median has a clear trend."
+    )
+    found += outliers
+    drift = f"<p{' class=warn' if shown.drift else ''}>{escape(found)}</p>"
     return f'<p>{escape(text)}</p>{drift}<div class="beside">{pictures}</div>'
 
 
