@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial
@@ -81,43 +82,63 @@ class _BlasLimit:
     """
 
     def __init__(self, per_thread: bool) -> None:
-        self._per_thread, self._lock = per_thread, threading.Lock()
-        self._users: list[int] = []  # the thread of each
-        self._before: list[tuple[LibController, int]] = []
+        # Reentrant, because a garbage collection, in which users end, may come at any time.
+        self._per_thread, self._lock = per_thread, threading.RLock()
+        self._users: dict[int, int] = {}  # by identity of a user, its thread
+        self._before: list[tuple[LibController, int]] = []  # what to restore; empty while there is no limit
 
-    def acquire(self) -> int:
+    def acquire(self, user: int) -> int:
         """Limit BLAS if it is not limited yet; return the number of threads that the user allows."""
         with self._lock:
-            if not self._users:
+            self._users[user] = threading.get_ident()
+            if not self._before:
                 libraries = [library for library in _controller().lib_controllers if library.user_api == "blas"]
                 chosen = [library for library in libraries if _is_per_thread(library) == self._per_thread]
                 self._before = [(library, library.num_threads) for library in chosen if library.num_threads]
-                try:
-                    for library, _ in self._before:
-                        _set_threads(library, 1)
-                except BaseException:
-                    self._restore()
-                    raise
-            self._users.append(threading.get_ident())
+                for library, _ in self._before:
+                    _set_threads(library, 1)
             return min([_n_cores(), *(n_threads for _, n_threads in self._before)])
 
-    def release(self) -> None:
-        """Restore the user's setting if this was the last user of the limit."""
+    def release(self, user: int) -> None:
+        """Restore the setting before if this was the last user of the limit; a second call changes nothing."""
         with self._lock:
-            self._users.remove(threading.get_ident())
+            self._users.pop(user, None)
             if not self._users:
                 self._restore()
 
     def keep_own_after_fork(self) -> None:
         """In a forked child: forget the users in other threads, which are not there, and what they held."""
-        self._lock, users = threading.Lock(), self._users
-        self._users = [user for user in users if user == threading.get_ident()]
-        if users and not self._users:
+        self._lock = threading.RLock()
+        self._users = {user: thread for user, thread in self._users.items() if thread == threading.get_ident()}
+        if not self._users:
             self._restore()
 
     def _restore(self) -> None:
         for library, n_threads in self._before:
             _set_threads(library, n_threads)
+        self._before = []
+
+
+class _BlasUse:
+    """One use of the limits. It ends with this object at the latest: Ctrl-C may come just before the call of `end`."""
+
+    def __init__(self) -> None:
+        self._limits = _blas_limit, _thread_limit.limit
+        self._end_at_the_latest = weakref.finalize(self, _release, self._limits, id(self))
+
+    def begin(self) -> int:
+        """Limit BLAS; return the number of threads that the user allows."""
+        return min([limit.acquire(id(self)) for limit in self._limits])
+
+    def end(self) -> None:
+        """Give BLAS back."""
+        _release(self._limits, id(self))
+        self._end_at_the_latest.detach()
+
+
+def _release(limits: Iterable[_BlasLimit], user: int) -> None:
+    for limit in limits:
+        limit.release(user)
 
 
 _blas_limit = _BlasLimit(per_thread=False)
@@ -147,12 +168,12 @@ def single_threaded_blas(n_rows: int, n_features: int) -> Iterator[int]:
     n_rows, n_features : int
         Shape of the feature matrix: a small one is not worth several threads, and yields 1.
     """
-    with ExitStack() as held:
-        allowed = []
-        for limit in (_blas_limit, _thread_limit.limit):
-            allowed.append(limit.acquire())
-            held.callback(limit.release)
-        yield 1 if n_rows * n_features <= MIN_PARALLEL_SIZE or _in_pool_thread() else max(1, min(allowed))
+    use = _BlasUse()
+    try:
+        allowed = use.begin()
+        yield 1 if n_rows * n_features <= MIN_PARALLEL_SIZE or _in_pool_thread() else max(1, allowed)
+    finally:
+        use.end()
 
 
 def parallel_map(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
@@ -204,7 +225,7 @@ def _run_worker(
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """The process-wide pool of so many threads, created on first use."""
-    return ThreadPoolExecutor(threads, POOL_NAME, initializer=lambda: _thread_limit.limit.acquire())
+    return ThreadPoolExecutor(threads, POOL_NAME, initializer=lambda: _thread_limit.limit.acquire(0))
 
 
 def _in_pool_thread() -> bool:

@@ -1,7 +1,9 @@
 """BLAS runs on one thread during a fit and as before afterwards, whichever thread fits."""
 
+import itertools
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -118,6 +120,38 @@ def test_users_can_still_set_limits_in_any_thread(model, table):
         assert limit() == {1}
         clone(model).fit(*table)
         assert pool.submit(limit).result() == {1}
+
+
+def test_blas_is_given_back_wherever_an_interrupt_comes():
+    """Also just before the call that gives it back, of which the context manager then knows nothing."""
+
+    def use():
+        with single_threaded_blas(1, 1):
+            assert blas_threads() == {1}
+
+    def interrupt(k):
+        calls = itertools.count(1)
+
+        def at_call(frame, event, _):
+            if event == "call" and frame.f_code.co_filename == _machine.__file__ and next(calls) == k:
+                raise KeyboardInterrupt
+
+        sys.setprofile(at_call)
+        try:
+            use()
+        finally:
+            sys.setprofile(None)
+
+    use()
+    n_interrupts = 0
+    while True:
+        try:
+            interrupt(n_interrupts + 1)
+            break
+        except KeyboardInterrupt:
+            n_interrupts += 1
+        assert blas_threads() == {2}
+    assert n_interrupts > 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

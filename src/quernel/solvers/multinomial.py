@@ -160,10 +160,9 @@ class _Descent:
     def _step(self, sums: MultinomialSums, solver: Callable[[Point], Point]) -> None:
         """One Newton step with exact line search."""
         problem, state = self.problem, self.state
-        slope = sums.mean_dual if problem.fit_intercept else np.zeros_like(sums.mean_dual)
+        slope = _center(sums.mean_dual) * problem.fit_intercept
         descent = (sums.phi_t_dual - 2 * problem.alpha * self.coef, slope)  # minus the gradient
         move, shift = _direction(problem, state, descent, solver)
-        shift = shift - shift.mean()  # softmax is invariant to a constant added to all scores
         problem.set_direction(state, move, shift)
         along, square = float(np.sum(self.coef * move)), float(np.sum(move**2))
 
@@ -188,9 +187,14 @@ def _preconditioner(gram: Array, curvature: float, problem: MultinomialProblem) 
 
     def solve(right: Point) -> Point:
         answer = dpotrs(factor, np.vstack(right), lower=1)[0]
-        return answer[:M], answer[M] * problem.fit_intercept
+        return answer[:M], _center(answer[M]) * problem.fit_intercept
 
     return solve
+
+
+def _center(intercept: Array) -> Array:
+    """The same up to a constant for all classes, which changes no probability: rounding must not add it up."""
+    return intercept - intercept.mean()
 
 
 def _direction(problem: MultinomialProblem, state: RowState, descent: Point, solver: Callable[[Point], Point]) -> Point:
@@ -204,7 +208,7 @@ def _direction(problem: MultinomialProblem, state: RowState, descent: Point, sol
         if not size > enough:
             break
         product, slope = problem.product(state, *p)
-        image = product, slope * problem.fit_intercept
+        image = product, _center(slope) * problem.fit_intercept
         if not (curved := _dot(p, image)) > 0:  # nothing left to gain
             break
         length = size / curved
