@@ -139,7 +139,8 @@ def _how_good(evaluation: Evaluation) -> str:
             if len(evaluation.baselines) > 1
             else ". "
         )
-        text += f"the loss is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
+        text += "the pinball loss (what errors of the quantiles cost, in units of the target) "
+        text += f"is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
         text += "; tuning usually takes back part of this" if "not tuned" in best else ""
     return f"{text}."
 
@@ -261,7 +262,8 @@ def _tiles(page: Page) -> str:
     ours = evaluation.losses().mean()
     constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
     change = ours / constant - 1 if constant > 0 else 0.0
-    compared = f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
+    compared = "lower is better; "
+    compared += f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
     rows = "held-out" if evaluation.unseen else "evaluation"
     drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
     tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", format_amount(ours), compared)]
