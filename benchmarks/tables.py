@@ -121,7 +121,9 @@ def measure(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where the data files are")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="where the data files are; without it only the page is made"
+    )
     parser.add_argument("--table", action="append", choices=list(TABLES), help="only this table; may be repeated")
     parser.add_argument("--method", action="append", choices=list(METHODS), help="only this method; may be repeated")
     parser.add_argument("--split", type=int, action="append", help="only this split; may be repeated")
@@ -130,7 +132,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "accuracy.md")
     options = parser.parse_args()
-    measure(options)
+    if options.folder is not None:
+        measure(options)
     if not options.inner:
         options.page.write_text(render_page(read_results(options.results), options.page.parent / "images"))
 

@@ -91,6 +91,13 @@ def test_what_the_pages_say_of_lightgbm_is_in_the_tables():
     )
 
 
+def test_the_page_of_accuracy_shows_what_was_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks.tables import RESULTS, read_results, render_page
+
+    assert render_page(read_results(RESULTS), tmp_path) == PAGES["accuracy"]
+
+
 def anchors(page):
     """Headings of a page as a code host and MyST name them in links."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page, flags=re.S), re.M)
@@ -132,6 +139,9 @@ def test_every_public_name_has_a_place_in_the_reference():
             value = getattr(module, public)
             own = inspect.isclass(value) or inspect.isfunction(value)
             assert value.__doc__ if own else f"`{public}`" in module.__doc__, f"{name}.{public}"
+            assert not own or ".md" not in value.__doc__, (
+                f"{name}.{public}: pages are named in words, which become links"
+            )
 
 
 def test_the_version_is_the_same_everywhere():
