@@ -117,7 +117,8 @@ def escape_mathematics(app, what, name, obj, options, lines):
                 found += ["::", ""]
         literal = literal and (indented or not line.strip())
         found.append(line if literal or line.lstrip().startswith(">>>") else escape(line))
-    lines[:] = found
+    # Docstrings name a page in words, which help() shows as they are; here they are links.
+    lines[:] = [re.sub(r"user guide on (\w+)", r":doc:`user guide on \1 </\1>`", line) for line in found]
 
 
 def escape(line):

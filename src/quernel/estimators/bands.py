@@ -49,7 +49,7 @@ class InferenceMixin:
 
         A band says where the quantile function may be, a prediction interval where y may be. It is centred on a curve
         whose shrinkage by the penalty is corrected, and which is rougher than the prediction, without `level_shift_`;
-        docs/bands.md has its coverage in simulations.
+        The user guide on bands has its coverage in simulations.
 
         Parameters
         ----------

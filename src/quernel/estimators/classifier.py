@@ -150,7 +150,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
         Parameters
         ----------
-        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (docs/tables.md)
+        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (user guide on tables)
             Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
             Out-of-core labels must be numbers.
         y : array-like of shape (n,), labels of at least two classes

@@ -110,7 +110,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         ``RandomFeatures(sampling="leverage", leverage_alpha=1e-4)``, sets the details; its kernel and number of
         features are the estimator's.
     alpha : float or "auto", default="auto"
-        Weight of the ridge penalty, the paper's lambda.
+        Weight of the ridge penalty, lambda in the paper that quernel implements (Wang and Feng, ICML 2024).
 
         - The default value of "auto" is 5e-5 divided by a robust scale of y, so that rescaling y rescales the
           predictions. It is halved from 2,000 distinct rows on, and again for every factor of four in their number.
@@ -120,7 +120,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
           ``dtype="float32"`` no smaller values than the default are tried.
         - With ``bandwidth="learned"``, "auto" chooses alpha together with the bandwidths.
     alpha_scale : {"absolute", "relative"}, default="absolute"
-        Unit of a number given as alpha. "absolute" is the paper's lambda: its best value changes with the unit of y.
+        Unit of a number given as alpha. "absolute" is lambda itself: its best value changes with the unit of y.
         "relative" divides it by a robust scale of y (interquartile range / 1.349), so that the same grid of alphas
         suits every table: ``fit(X, 1000 * y)`` then predicts 1000 times as much. `alpha_` is always the absolute one.
     fit_intercept : bool, default=True
@@ -134,8 +134,8 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         and needs features that fit in memory.
     monotone : dict from columns to 1 or -1, or None, default=None
         Columns, by name or position, in which all quantiles increase (1) or decrease (-1), such as ``{"mileage": -1}``.
-        See docs/shapes.md for shapes: they hold exactly on the training rows and on a grid, `shape_violation_` tells
-        what is left elsewhere. They need an intercept, numbers (no categories or dates) and features in memory.
+        They do so exactly on the training rows and on a grid; `shape_violation_` tells what is left elsewhere (see the
+        user guide on shapes). Shapes need an intercept, numbers (no categories or dates) and features in memory.
     convex : dict from columns to 1 or -1, or None, default=None
         Columns in which all quantiles are convex (1) or concave (-1). Several levels need ``noncrossing="joint"`` or
         None, since sorting does not keep the shape.
@@ -157,7 +157,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
     max_memory : int or None, default=None
         Bytes that stored features may take; None is half of the free memory. Features that need more are recomputed
         block by block. Files that take no more than this are read into memory first; larger ones are streamed in every
-        pass, and the solver's state per row is spilled to disk beyond a quarter of this (docs/scale.md).
+        pass, and the solver's state per row is spilled to disk beyond a quarter of this (user guide on scale).
     dtype : {"float64", "float32"}, default="float64"
         Type in which features are stored, in memory or on Dask workers. "float32" halves their size, and costs a pass
         or two over float64 features at the end. Sums are still accumulated in float64, and `duality_gap_` refers to
@@ -176,16 +176,16 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         `convex`, or `monotone` and point masses of y). False is the paper's estimator.
     inference : bool, default=False
         Whether `fit` also estimates the covariance of the curves, for `predict_band`, `test_column` and `test_equal`
-        (docs/bands.md). That takes up to three times as long as the solver with given parameters, and M (M + 1) numbers
-        per level at most. For a continuous target in memory, and levels that are fitted one by one and without shapes.
-        A row of weight 2 counts as one observation.
+        (user guide on bands). That takes up to three times as long as the solver with given parameters, and M (M + 1)
+        numbers per level at most. For a continuous target in memory, and levels that are fitted one by one and without
+        shapes. A row of weight 2 counts as one observation.
     tails : {None, "pareto"}, default=None
         What is beyond the outermost levels. None: nothing is known, and other levels are refused. "pareto": a
         generalised Pareto law whose scale depends on x, so that `predict` has any level, such as 0.999, `predict_cdf`,
-        `sample` and `crps` have tails, and `predict_expected_shortfall` exists (docs/tails.md). It needs rows in memory
-        and at least 50 of them beyond an outer level; print `upper_tail_`. A side on which more than a tenth of what is
-        beyond the level is one value of y, as of grades or capped values, has none, with a warning; none is fitted with
-        shapes. A fit that reaches `max_seconds` has tails of a simpler scale.
+        `sample` and `crps` have tails, and `predict_expected_shortfall` exists (user guide on tails). It needs rows in
+        memory and at least 50 of them beyond an outer level; print `upper_tail_`. A side on which more than a tenth of
+        what is beyond the level is one value of y, as of grades or capped values, has none, with a warning; none is
+        fitted with shapes. A fit that reaches `max_seconds` has tails of a simpler scale.
     tail_level : float or "auto", default="auto"
         With tails, the fitted level from which on there is a tail, 0.8 or more; the lower tail begins at 1 minus it if
         that is fitted. Fitted levels beyond it are predicted by the tail, unless ``noncrossing=None``. "auto" is, on
@@ -247,7 +247,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         as is needed to count y <= quantile for counts, or amounts that are often zero.
     shape_violation_ : dict from shapes to float, or None without any
         Largest violation of `monotone` and `convex`, and of bounds before clipping, in units of y, at rows and values
-        that the fit did not check (docs/shapes.md).
+        that the fit did not check (user guide on shapes).
     inference_ : CurveInference or None
         With ``inference=True``, the bias-corrected curves at the centre of confidence bands and their covariance; None
         otherwise, and for a fit that was stopped.
@@ -342,7 +342,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
 
         Parameters
         ----------
-        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (docs/tables.md)
+        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (user guide on tables)
             Or an object of `quernel.data` with its own target, such as ``ParquetRows("trips/*.parquet",
             target="delay")``; leave out y and sample_weight then. Or a Dask array or data frame.
         y : array-like of shape (n,)

@@ -53,7 +53,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     For out-of-core data the search uses a random sample of up to 50,000 rows, and the final fit all rows. The best
     alpha decreases with the number of rows: with the default grid (``alphas=None``), the best one on m of n rows is
     multiplied by sqrt(m / n). Any factor between m / n and 1 makes neither the bias nor the variance of the final fit
-    larger than on the sample (docs/scale.md). Values given as `alphas` are used unchanged.
+    larger than on the sample (user guide on scale). Values given as `alphas` are used unchanged.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
 
         Parameters
         ----------
-        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (docs/tables.md)
+        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (user guide on tables)
             Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None

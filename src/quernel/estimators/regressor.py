@@ -121,7 +121,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
 
         Parameters
         ----------
-        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (docs/tables.md)
+        X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (user guide on tables)
             Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None

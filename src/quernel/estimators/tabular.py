@@ -89,15 +89,15 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
     tails : {None, "pareto"}, default=None
         What is beyond the outer levels. None: quantiles of residuals and leaves, which end at the largest of them.
         "pareto": a generalised Pareto law whose scale depends on x, so that levels such as 0.9999, `sample`,
-        `predict_cdf` and `crps` have tails, and `predict_expected_shortfall` exists (docs/tails.md). It needs 250 rows,
-        and a target that is not discrete; print `upper_tail_`.
+        `predict_cdf` and `crps` have tails, and `predict_expected_shortfall` exists (user guide on tails). It needs 250
+        rows, and a target that is not discrete; print `upper_tail_`.
     tail_level : float or "auto", default="auto"
         With tails, the level from which on there is a tail, 0.8 or more, and 1 minus it on the other side. "auto" is
         the outermost of 0.8, 0.9 and 0.95 that about 200 rows exceed, or 0.8.
     monotone : dict from columns to 1 or -1, or None, default=None
         Columns, by name or position, with which all quantiles rise (1) or fall (-1), all else being equal, such as
         ``{"mileage": -1}``. With this or a parameter below, the fit is another one: a constrained kernel, a forest
-        of the other columns that moves its levels, and an ordered forest (docs/shapes.md).
+        of the other columns that moves its levels, and an ordered forest (user guide on shapes).
     convex : dict from columns to 1 or -1, or None, default=None
         Columns in which all quantiles are convex (1) or concave (-1).
     lower, upper : float or None, default=None
@@ -127,7 +127,7 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         constrained quantile regressions at the levels 0.02, 0.2, 0.5, 0.8 and 0.98.
     shape_violation_ : dict from shapes to float, or None without any
         Largest violation of `monotone` and `convex` by these levels, in units of y, at rows and values that the fit did
-        not check (docs/shapes.md). Bounds hold everywhere.
+        not check (user guide on shapes). Bounds hold everywhere.
     stopped_by_ : "time limit", "interrupt" or None
         What ended the fit early.
     lower_tail_, upper_tail_ : ParetoTail or None
