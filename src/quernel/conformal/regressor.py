@@ -48,7 +48,7 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.inputs import as_frame_like, blockwise
 from quernel.estimators.validation import check_target, check_weight
 from quernel.estimators.warnings import warning_as_one
-from quernel.features.random import as_generator
+from quernel.kernels.base import as_generator
 from quernel.losses import Pinball
 
 Array = NDArray[np.floating]

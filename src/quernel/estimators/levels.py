@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_positive
 from quernel.estimators.inputs import blockwise
 from quernel.estimators.validation import check_lengths, check_rows, check_scored, check_target
-from quernel.features.random import as_generator
+from quernel.kernels.base import as_generator
 from quernel.losses import Pinball
 from quernel.metrics import crps
 

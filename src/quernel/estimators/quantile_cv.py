@@ -18,8 +18,8 @@ from quernel.estimators.solve import TimeBudget
 from quernel.estimators.splits import check_splitting, read_splits
 from quernel.estimators.validation import check_levels
 from quernel.features import PivotedCholesky, RandomFeatures
-from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
+from quernel.kernels.base import as_generator
 from quernel.losses import Loss, Pinball
 from quernel.solvers.progress import enter_stage
 from quernel.tuning.alpha import GridSearchResult, search

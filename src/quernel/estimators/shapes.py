@@ -25,7 +25,7 @@ from quernel.estimators.inputs import FitData
 from quernel.estimators.levels import rearrange
 from quernel.estimators.solve import Solution, evaluate_outputs
 from quernel.features import Nystroem, TrendFeatures
-from quernel.features.sampling import hash_sample_indices
+from quernel.features.landmarks import hash_sample_indices
 from quernel.kernels import Linear
 from quernel.objective.problem import Centring
 from quernel.tables import TableEncoder

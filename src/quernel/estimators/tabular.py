@@ -48,7 +48,7 @@ from quernel.estimators.validation import (
     refuse_large,
 )
 from quernel.estimators.warnings import print_progress
-from quernel.features.random import as_generator
+from quernel.kernels.base import as_generator
 from quernel.metrics import crps
 from quernel.solvers.progress import listening, staged, stopping
 

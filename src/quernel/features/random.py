@@ -23,9 +23,12 @@ from quernel.features.sampling import (
     STRATEGIES,
     Draw,
     draw_features,
-    sample_by_leverage,
+    leverage_probabilities,
+    sample_with_replacement,
+    sample_without_replacement,
 )
 from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, resolve
+from quernel.kernels.base import as_generator
 
 Array = NDArray[np.floating]
 
@@ -166,10 +169,10 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 "(An estimator gives its own.)"
             )
         share = None if sample_weight is None else np.asarray(sample_weight, dtype=float) / np.sum(sample_weight)
-        size, alpha, of_gram = self.n_components, self.leverage_alpha, self.scores == "gram"
-        return sample_by_leverage(
-            pool, kernel, X, share, rng, size, alpha=alpha, of_gram=of_gram, replacement=self.replacement
-        )
+        of_gram = self.scores == "gram"
+        probability = leverage_probabilities(pool, kernel, X, share, self.leverage_alpha, of_gram=of_gram)
+        sample = sample_with_replacement if self.replacement else sample_without_replacement
+        return pool.take(*sample(rng, probability, self.n_components))
 
     def _store(self, kernel: Kernel, drawn: Draw) -> None:
         """Set the fitted attributes, as read-only arrays."""
@@ -239,18 +242,6 @@ def _load_compiled() -> None:
         from quernel.features import numba_cosine
 
         _compiled = numba_cosine
-
-
-def as_generator(random_state: Any) -> np.random.Generator:
-    """Turn `random_state` (an int, Generator, RandomState or None) into a numpy Generator."""
-    if isinstance(random_state, np.random.RandomState):
-        return np.random.default_rng(random_state.randint(2**31))
-    try:
-        return np.random.default_rng(random_state)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"random_state must be a non-negative integer, a Generator, a RandomState or None; got {random_state!r}."
-        ) from error
 
 
 class PrecomputedFeatures(TransformerMixin, BaseEstimator):

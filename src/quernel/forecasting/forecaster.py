@@ -18,7 +18,6 @@ from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import level_names
 from quernel.estimators.levels import rearrange
 from quernel.estimators.validation import check_levels
-from quernel.features.random import as_generator
 from quernel.forecasting.features import PERIODS, CalendarFeatures, Lags
 from quernel.forecasting.series import (
     DAY,
@@ -34,6 +33,7 @@ from quernel.forecasting.series import (
     read_series,
     to_seconds,
 )
+from quernel.kernels.base import as_generator
 from quernel.tables.frames import TableError, open_frame
 
 Array = NDArray[np.floating]

@@ -33,7 +33,7 @@ from quernel.data import (
 from quernel.data.design_matrix import FeatureMap
 from quernel.data.sources import positive_weight_mask
 from quernel.data.statistics import Moments, column_range, compute_moments, hash_sample
-from quernel.features.sampling import sample_of_rows
+from quernel.features.landmarks import sample_of_rows
 from quernel.losses import weighted_quantiles
 
 Array = NDArray[np.floating]

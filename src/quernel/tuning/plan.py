@@ -21,9 +21,9 @@ from sklearn.base import clone
 from quernel.data import ArrayRows, DaskRows
 from quernel.data.dask_tasks import current_scheduler
 from quernel.features import SAMPLINGS, Nystroem, PrecomputedFeatures, RandomFeatures
-from quernel.features.random import as_generator
-from quernel.features.sampling import distinct_rows
+from quernel.features.landmarks import distinct_rows
 from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel
+from quernel.kernels.base import as_generator
 from quernel.losses import Loss, Pinball
 from quernel.solvers import SOLVERS
 from quernel.tuning import alpha as alphas
