@@ -39,7 +39,7 @@ from quernel._validation import check_choice, check_positive
 from quernel.estimators.inputs import FitData, blockwise, read_fit_data
 from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_outputs, solve_full_kernel, solve_on_features
 from quernel.estimators.validation import check_rows, refuse_large, refuse_missing
-from quernel.estimators.warnings import print_progress, reset_warning, warn_if_extrapolating, warn_not_converged
+from quernel.estimators.warnings import print_progress, warn_if_extrapolating, warn_not_converged
 from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, RandomFeatures, TrendFeatures
 from quernel.kernels import Kernel, Linear, resolve
 from quernel.losses import Loss
@@ -309,7 +309,7 @@ class KernelEstimator(BaseEstimator):
             check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
         if self.n_components == "exact":
             kernel.check_diagonal()
-        elif not isinstance(kernel, Linear):
+        elif not (isinstance(kernel, Linear) or (self.kernel == "auto" and self.sampling == "auto")):
             unfitted_features(self, kernel).check()
         if not isinstance(self.fit_intercept, bool | np.bool_):
             raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
@@ -503,10 +503,10 @@ class KernelEstimator(BaseEstimator):
         }
         kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
         self.__dict__ = kept | fitted
-        reset_warning(self)
         if solution.stopped_by is None:
             start.remove_checkpoint()
-        warn_not_converged(self, self._output_names(), solution.stopped_by)
+        if not (result.relative_gap <= self.tol).all():  # negated, so that a gap of NaN also warns
+            warn_not_converged(self, self._output_names(), solution.stopped_by)
         return self
 
     def __sklearn_tags__(self) -> Tags:

@@ -18,6 +18,7 @@ from quernel.estimators.base import CALIBRATING, KernelEstimator, WarmStart, che
 from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.recalibration import level_shifts
+from quernel.estimators.shapes import PARAMETERS as SHAPE_PARAMETERS
 from quernel.estimators.shapes import (
     ShapeConstraints,
     build_constraints,
@@ -25,7 +26,6 @@ from quernel.estimators.shapes import (
     clip_to_bounds,
     describe_shapes,
     has_shapes,
-    keeps_shift,
     read_shapes,
 )
 from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, evaluate_outputs, feature_error
@@ -365,12 +365,13 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         check_checkpoint(self, checkpoint)
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
-        data, shapes = read_shapes(self, data)
-        warn_if_alpha_is_level(self.alpha, levels, data.summary)
+        data, shapes = read_shapes(self, data) if self._has_shape_parameters() else (data, None)
+        if not isinstance(self.alpha, str):
+            warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
         if self.inference:
             self._check_inference(data)
-        tail_levels = self._choose_tail_levels(levels, data.summary.source)
+        tail_levels = None if self.tails is None else self._choose_tail_levels(levels, data.summary.source)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         constraints = None if shapes is None else build_constraints(shapes, data.rows.X)
         solver = self._joint_solver()
@@ -423,7 +424,8 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
                 tolerance = crossing_tolerance(summary.source.y, summary.source.share())
             rate = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
         shift: Array = np.zeros(len(levels))
-        shifted = self.recalibrate and keeps_shift(self, masses)
+        # Convex curves would be clipped, or sorted where they cross; monotone ones stay on point masses of y.
+        shifted = self.recalibrate and not self.convex and not (self.monotone and len(masses))
         if shifted and summary.in_memory and (self.noncrossing is not None or len(levels) == 1):
             enter_stage(CALIBRATING)
             held = None if constraints is None else constraints.held_directions(solution)
@@ -554,14 +556,16 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             raise ValueError(f"recalibrate must be True or False; got {self.recalibrate!r}.")
         if not isinstance(self.inference, bool | np.bool_):
             raise ValueError(f"inference must be True or False; got {self.inference!r}.")
-        check_shapes(self)
+        if self._has_shape_parameters():
+            check_shapes(self)
         if self.inference and self.noncrossing == "joint":
             raise ValueError(
                 "inference=True is for levels that are fitted one by one: the constraints of noncrossing='joint' "
                 "change the law of the curves where levels touch. Use noncrossing='rearrange'."
             )
         check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
-        self._check_tails()
+        if self.tails is not None:
+            self._check_tails()
         if self.noncrossing == "joint" and (self.solver != "newton" or self.dtype != "float64"):
             raise ValueError(
                 "noncrossing='joint' is for solver='newton' and dtype='float64' only; got "
@@ -588,9 +592,13 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
     def _output_names(self) -> list[str]:
         return [f"level {level:g}" for level in self.quantiles_]
 
+    def _has_shape_parameters(self) -> bool:
+        """Whether a shape is given, be it without effect."""
+        return any(getattr(self, name) is not None for name in SHAPE_PARAMETERS)
+
     def _joint_solver(self) -> Solver | None:
         """The solver of levels that must not cross, or None for independent levels."""
-        if has_shapes(self):
+        if self._has_shape_parameters() and has_shapes(self):
             return SHAPED_NONCROSSING if self.noncrossing == "joint" else SHAPED
         return NONCROSSING if self.noncrossing == "joint" else None
 

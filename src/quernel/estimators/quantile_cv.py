@@ -211,7 +211,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         data = self._read(kernel, X, y, sample_weight)
         if self.inference:
             self._check_inference(data)
-        tail_levels = self._choose_tail_levels(levels, data.summary.source)
+        tail_levels = None if self.tails is None else self._choose_tail_levels(levels, data.summary.source)
         points = self._check_points(noncrossing_points, data)
         self._refuse_size(data, kernel, loss)
         start = WarmStart(path=checkpoint)

@@ -172,15 +172,6 @@ def read_shapes(model: Any, data: FitData) -> tuple[FitData, Shapes | None]:
     return replace(data, notes=(*data.notes, *shapes.describe())), shapes
 
 
-def keeps_shift(model: Any, masses: Array) -> bool:
-    """Whether recalibration may shift levels by constants.
-
-    Not if curves are convex: they would be clipped, or sorted where they cross. Nor if they are monotone and y has
-    point masses, on which predictions stay.
-    """
-    return not model.convex and not (model.monotone and len(masses))
-
-
 def clip_to_bounds(model: Any, curves: Array) -> Array:
     """Curves (n, q) within `lower` and `upper`."""
     lower, upper = getattr(model, "lower", None), getattr(model, "upper", None)

@@ -231,7 +231,7 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         rows, labels, everything = read_rows(header, X, y, sample_weight, groups, int(self.max_rows), rng)
         n_rows = rows.n_rows if everything is None else everything.n_rows
         shapes = self._read_shapes(header, rows)
-        tail_levels = self._choose_tail_levels(None, rows)
+        tail_levels = None if self.tails is None else self._choose_tail_levels(None, rows)
         estimate = estimate_stages if shapes is None else estimate_shaped_stages
         with (
             stopping(self.max_seconds, interruptible=True) as stop,
@@ -366,7 +366,8 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"calibrate must be True or False; got {self.calibrate!r}.")
         if self.max_seconds is not None:
             check_positive("max_seconds", self.max_seconds, instead=", or None")
-        self._check_tails()
+        if self.tails is not None:
+            self._check_tails()
         check_shapes(self)
         if has_shapes(self) and "kernel" not in given:
             raise ValueError(
