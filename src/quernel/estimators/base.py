@@ -50,10 +50,10 @@ from quernel.solvers.result import InitialPoint
 from quernel.tables import TableEncoder
 from quernel.tuning.alpha import AlphaChoice, alpha_for, alpha_unit
 from quernel.tuning.bandwidth import BandwidthChoice
-from quernel.tuning.cost import estimate_cost, refuse_if_too_large
+from quernel.tuning.cost import estimate_cost
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.n_components import ComponentsChoice
-from quernel.tuning.plan import FitPlan, draw_features, plan_fit, unfitted_features
+from quernel.tuning.plan import FitPlan, draw_features, plan_fit, refuse_if_too_large, unfitted_features
 
 # Version of the file format: raise it when an older quernel would misread the new files.
 FORMAT = 2
@@ -404,15 +404,7 @@ class KernelEstimator(BaseEstimator):
         """Raise ValueError, before any work, if memory cannot hold the fit or squares of X overflow."""
         summary, linear = data.summary, isinstance(kernel, Linear)
         if summary.in_memory:
-            refuse_if_too_large(
-                summary.n_rows,
-                self.n_components,
-                loss.n_columns,
-                linear=linear,
-                solver=self.solver,
-                max_memory=self.max_memory,
-                dtype=self.dtype,
-            )
+            refuse_if_too_large(self, summary.n_rows, loss.n_columns, linear=linear)
         if not linear:
             refuse_large(summary.range, data.row_names)
 
