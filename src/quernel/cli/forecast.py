@@ -18,7 +18,7 @@ from quernel.cli.console import LEVELS, console, parse_levels, working
 from quernel.cli.data import Source, check_new_files, check_outputs
 from quernel.cli.options import DATA, QUERY, flag
 from quernel.cli.report import check_report_path
-from quernel.estimators.inputs import level_names
+from quernel.estimators.prediction import level_names
 from quernel.forecasting import Backtest, QuantileForecaster
 from quernel.forecasting.series import count_steps, read_series, to_seconds
 from quernel.metrics import pinball_loss

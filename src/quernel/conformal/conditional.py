@@ -26,8 +26,8 @@ from sklearn.utils.validation import _num_samples
 
 from quernel.conformal.methods import Index, Scale, Scores, uncross, unknown_group
 from quernel.data import ArrayRows, InMemoryDesign
+from quernel.estimators.prediction import check_rows
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
-from quernel.estimators.validation import check_rows
 from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.solvers.screening import driver

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from quernel._validation import check_choice, check_share
+from quernel._validation import check_choice, check_share, check_weight
 from quernel.conformal.adapters import (
     InMemoryRows,
     OutOfCoreRows,
@@ -45,8 +45,8 @@ from quernel.conformal.methods import (
     use_all_rows,
 )
 from quernel.estimators import KernelQuantileRegressor
-from quernel.estimators.inputs import as_frame_like, blockwise
-from quernel.estimators.validation import check_target, check_weight
+from quernel.estimators.inputs import check_target
+from quernel.estimators.prediction import as_frame_like, blockwise
 from quernel.estimators.warnings import warning_as_one
 from quernel.kernels.base import as_generator
 from quernel.losses import Pinball

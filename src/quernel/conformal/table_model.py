@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quernel._validation import check_weight
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
-from quernel.estimators.validation import check_target, check_weight
+from quernel.estimators.inputs import check_target
 from quernel.losses import Pinball
 from quernel.tables.columns import TextColumn
 from quernel.tables.encoder import TableEncoder

@@ -36,9 +36,9 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._files import follow_link, write_atomically
 from quernel._machine import single_threaded_blas
 from quernel._validation import check_choice, check_positive
-from quernel.estimators.inputs import FitData, blockwise, read_fit_data
+from quernel.estimators.inputs import FitData, read_fit_data, refuse_large, refuse_missing
+from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_outputs, solve_full_kernel, solve_on_features
-from quernel.estimators.validation import check_rows, refuse_large, refuse_missing
 from quernel.estimators.warnings import print_progress, warn_if_extrapolating, warn_not_converged
 from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, RandomFeatures, TrendFeatures
 from quernel.kernels import Kernel, Linear, resolve

@@ -11,8 +11,8 @@ from scipy.special import boxcox, inv_boxcox, ndtr, ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_positive
-from quernel.estimators.inputs import blockwise
-from quernel.estimators.validation import check_lengths, check_rows, check_scored, check_target
+from quernel.estimators.inputs import check_lengths, check_target
+from quernel.estimators.prediction import blockwise, check_rows, check_scored
 from quernel.kernels.base import as_generator
 from quernel.losses import Pinball
 from quernel.metrics import crps

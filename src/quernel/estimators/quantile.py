@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_choice, check_share
 from quernel.estimators.bands import InferenceMixin
 from quernel.estimators.base import CALIBRATING, KernelEstimator, WarmStart, check_checkpoint
-from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
+from quernel.estimators.inputs import FitData, check_levels
 from quernel.estimators.levels import QuantileFunction, rearrange
+from quernel.estimators.prediction import as_frame_like, blockwise, check_rows, level_names
 from quernel.estimators.recalibration import level_shifts
 from quernel.estimators.shapes import PARAMETERS as SHAPE_PARAMETERS
 from quernel.estimators.shapes import (
@@ -31,12 +32,10 @@ from quernel.estimators.shapes import (
 from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, evaluate_outputs, feature_error
 from quernel.estimators.tail_fit import fit_kernel_tails
 from quernel.estimators.tails import TailLevels, TailsMixin, name_side
-from quernel.estimators.validation import check_levels, check_rows
 from quernel.estimators.warnings import warn_if_alpha_is_level, warn_tails_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
-from quernel.metrics import crossing_rate
 from quernel.solvers import NONCROSSING, SHAPED, SHAPED_NONCROSSING, Solver
 from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.solvers.progress import SOLVING, enter_stage
@@ -422,7 +421,8 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             tolerance = ROUNDING * summary.target_scale + 4 * float(np.finfo(float).eps) * abs(summary.centre)
             if self.noncrossing == "joint" and not self.fit_intercept:
                 tolerance = crossing_tolerance(summary.source.y, summary.source.share())
-            rate = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
+            curves = curves[:, np.argsort(levels)]
+            rate = float(np.mean(np.any(curves[:, 1:] < curves[:, :-1] - tolerance, axis=1)))
         shift: Array = np.zeros(len(levels))
         # Convex curves would be clipped, or sorted where they cross; monotone ones stay on point masses of y.
         shifted = self.recalibrate and not self.convex and not (self.monotone and len(masses))

@@ -13,10 +13,9 @@ from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.base import CHOOSING, WarmStart, check_checkpoint
-from quernel.estimators.inputs import sample_rows, source_of
+from quernel.estimators.inputs import check_levels, sample_rows, source_of
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.splits import check_splitting, read_splits
-from quernel.estimators.validation import check_levels
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Kernel, Linear
 from quernel.kernels.base import as_generator

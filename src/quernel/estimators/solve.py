@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
 from quernel._machine import parallel_map, single_threaded_blas
+from quernel._validation import check_weight
 from quernel.data import ArrayRows, DaskRows, InMemoryDesign, blocks, memory_budget
-from quernel.estimators.inputs import load_if_fits, source_of
-from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
+from quernel.estimators.inputs import check_lengths, check_target, load_if_fits, source_of
+from quernel.estimators.prediction import check_rows
 from quernel.estimators.warnings import print_progress
 from quernel.features import LandmarkPredictor, PivotedCholesky, PrecomputedFeatures, TrendFeatures
 from quernel.features.landmarks import CHOLESKY

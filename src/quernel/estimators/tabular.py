@@ -14,21 +14,22 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_positive, check_share
+from quernel._validation import check_positive, check_share, check_weight
 from quernel.data import ArrayRows, DaskRows, Piece
 from quernel.data.sources import split_blocks
 from quernel.estimators.base import KernelEstimator, input_range
 from quernel.estimators.inputs import (
     FitData,
-    as_frame_like,
-    blockwise,
-    level_names,
+    check_levels,
+    check_training,
+    refuse_large,
     sample_rows,
     source_of,
     warn_of_traps,
 )
 from quernel.estimators.levels import SAME, QuantileFunction
 from quernel.estimators.location_scale import AllRows
+from quernel.estimators.prediction import as_frame_like, blockwise, check_rows, check_scored, level_names
 from quernel.estimators.shaped_parts import (
     ShapedParts,
     describe_violation,
@@ -36,17 +37,9 @@ from quernel.estimators.shaped_parts import (
     fit_shaped_parts,
 )
 from quernel.estimators.shapes import Shapes, check_shapes, has_shapes, resolve_shapes
+from quernel.estimators.splits import check_groups
 from quernel.estimators.tabular_parts import GRID, PARTS, Parts, estimate_stages, fit_parts
 from quernel.estimators.tails import TailsMixin
-from quernel.estimators.validation import (
-    check_groups,
-    check_levels,
-    check_rows,
-    check_scored,
-    check_training,
-    check_weight,
-    refuse_large,
-)
 from quernel.estimators.warnings import print_progress
 from quernel.kernels.base import as_generator
 from quernel.metrics import crps

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_share
-from quernel.estimators.inputs import blockwise
 from quernel.estimators.levels import SAME, DistributionMixin, ParetoLaw, QuantileFunction
+from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.regressor import KernelRegressor
-from quernel.estimators.validation import check_rows
 
 Array = NDArray[np.floating]
 # Levels at which the lower and the upper tail begin, None for no tail on that side.

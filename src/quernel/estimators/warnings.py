@@ -191,13 +191,3 @@ def _name_constants(model: Any, names: list[str], short: NDArray[np.bool_]) -> s
     which = "" if constant.all() else f" for {', '.join(np.array(names)[constant])}"
     what = "the best constant" if model.fit_intercept else "zero"
     return f"Nothing better than a constant was found by then{which}: predictions are {what}, whatever X. "
-
-
-def warn_of_fewer_folds(cv: Any, n_folds: int, n_rows: int) -> None:
-    """Warn that cross-validation uses fewer folds than `cv`, because so few of the rows are different."""
-    warnings.warn(
-        f"Only {n_folds} of {n_rows} rows are different, and equal rows share a fold: cross-validation uses {n_folds} "
-        f"folds instead of cv={cv}.",
-        UserWarning,
-        stacklevel=stacklevel_of_caller(),
-    )
