@@ -15,7 +15,6 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._machine import blocks, parallel_map, single_threaded_blas, strips
 from quernel._validation import check_choice
-from quernel.features import cosine
 from quernel.features.sampling import (
     POOL_FACTOR,
     SAMPLINGS,
@@ -27,7 +26,7 @@ from quernel.features.sampling import (
     sample_with_replacement,
     sample_without_replacement,
 )
-from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, resolve
+from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, fourier, resolve
 from quernel.kernels.base import as_generator
 
 Array = NDArray[np.floating]
@@ -222,7 +221,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 out[strip] = drawn.evaluate_unweighted(resolve(self.kernel), X[strip]) * self.weights_
             return
         scale = np.sqrt(2) * self.weights_
-        fast = cosine if _compiled is None else _compiled  # the same bits, sooner or later
+        fast = fourier if _compiled is None else _compiled  # the same bits, sooner or later
         for strip in strips(*out.shape):
             rows = np.ascontiguousarray(X[strip], dtype=float)
             if X.shape[1] <= MAX_FUSED_COLUMNS:
@@ -231,7 +230,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 fast.scaled_cosine(rows @ self.frequencies_, self.phases_, scale, out[strip])
 
 
-# The module `numba_cosine`, once loaded. Loading it imports numba, for which small problems need not wait.
+# The module `numba_loops`, once loaded. Loading it imports numba, for which small problems need not wait.
 _compiled: ModuleType | None = None
 
 
@@ -239,9 +238,9 @@ def _load_compiled() -> None:
     """Import the compiled cosine, if it is not loaded yet."""
     global _compiled
     if _compiled is None:
-        from quernel.features import numba_cosine
+        from quernel.kernels import numba_loops
 
-        _compiled = numba_cosine
+        _compiled = numba_loops
 
 
 class PrecomputedFeatures(TransformerMixin, BaseEstimator):
