@@ -59,7 +59,7 @@ from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
 from quernel.forecasting import time_splits
 from quernel.forecasting.series import to_seconds
 from quernel.persistence import save
-from quernel.report.comparison import summarize_page
+from quernel.report.content import summarize_page
 from quernel.report.formatting import format_count
 from quernel.report.sections import render_page
 from quernel.tables.frames import TableError, suggest_name

@@ -25,8 +25,7 @@ from quernel.data.parquet import ParquetTable
 from quernel.estimators import KernelQuantileRegressor
 from quernel.plots.inputs import replace_missing_markers
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed
-from quernel.report.comparison import summarize_page
-from quernel.report.content import Page, compute_page
+from quernel.report.content import Page, compute_page, summarize_page
 from quernel.report.evaluation import check_comparable, check_target
 from quernel.report.formatting import format_amount, format_count
 from quernel.report.sections import render_page

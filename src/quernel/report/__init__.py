@@ -90,7 +90,7 @@ def make_report(
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise ImportError("A report needs pyarrow, which is not installed. Run: pip install pyarrow") from error
-    from quernel.report import comparison, content, evaluation, sections
+    from quernel.report import content, evaluation, sections
 
     target = str(getattr(y, "name", None) or "y")
     models = {name: evaluation.as_table_model(one, X, target) for name, one in _name_models(model).items()}
@@ -103,7 +103,7 @@ def make_report(
     page = content.compute_page(
         first, table, found, data=type(X).__name__, model_file="m.quernel", name=name, others=dict(others)
     )
-    text = sections.render_page(page) if output == "html" else json.dumps(comparison.summarize_page(page), indent=1)
+    text = sections.render_page(page) if output == "html" else json.dumps(content.summarize_page(page), indent=1)
     if out is not None:
         write_text_atomically(Path(out), text, overwrite=overwrite)
     return text

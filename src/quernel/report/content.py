@@ -414,3 +414,60 @@ def _describe_crossing(model: KernelQuantileRegressor) -> str:
             "fitted under noncrossing constraints" if model.noncrossing else "not corrected"
         )
     return "of the training rows, before the predictions of each row were sorted"
+
+
+def summarize_page(page: Page) -> dict[str, Any]:
+    """Return all numbers of a page as what JSON can hold."""
+    shown, periods = page.calibration, page.periods
+    numbers = {
+        "target": page.model.target,
+        "data": page.data,
+        "rows": page.n_rows,
+        **summarize_evaluation(page.evaluation),
+        "calibration": [
+            {"level": level, "below": below, "at_or_below": observed, "lower": low, "upper": high, "holds": holds}
+            for level, below, observed, low, high, holds in zip(
+                *(values.tolist() for values in (shown.levels, shown.below, shown.observed, shown.lower, shown.upper)),
+                shown.holds.tolist(),
+                strict=True,
+            )
+        ],
+        "importance": dict(zip(page.importance.names, page.importance.increase.mean(axis=1).tolist(), strict=True)),
+        "groups": [_summarize_group(group) for group in page.groups],
+        "periods": None
+        if periods is None
+        else {
+            "column": periods.name or None,
+            "times": periods.times.tolist(),
+            "coverage": None if periods.coverage is None else periods.coverage.tolist(),
+            "above_median": periods.above.tolist(),
+            "loss": periods.loss.tolist(),
+        },
+        "drift": [] if periods is None else list(periods.drift),
+    }
+    if page.others:
+        numbers["models"] = {page.name: summarize_evaluation(page.evaluation)}
+        numbers["models"] |= {name: summarize_evaluation(one) for name, (one, _, _) in page.others.items()}
+    return numbers
+
+
+def _summarize_group(group: Group) -> dict[str, Any]:
+    return group._asdict() | {"holds": group.holds}
+
+
+def summarize_evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    """Return losses and coverage as what JSON can hold."""
+    return {
+        "rows_evaluated": len(evaluation.y),
+        "sample_of": evaluation.out_of,
+        "unseen": evaluation.unseen,
+        "rows_outside": int(evaluation.outside.sum()),
+        "quantiles": evaluation.levels.tolist(),
+        "pinball_loss": evaluation.losses().tolist(),
+        "training_loss": evaluation.training_loss,
+        "baselines": {name: evaluation.losses(name).tolist() for name in evaluation.baselines},
+        "intervals": [
+            {"coverage": one.nominal, "observed": one.observed, "mean_width": one.width, "calibrated": one.calibrated}
+            for one in evaluation.intervals()
+        ],
+    }
