@@ -32,9 +32,19 @@ from quernel.paper.experiment import (
     get_solver,
     repetitions,
 )
-from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, plot_geometric_means, set_log_log
 from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    SERIES,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    make_panels,
+    plot_geometric_means,
+    set_log_log,
+)
 from quernel.plots import house_style
 from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING

@@ -16,9 +16,18 @@ from quernel.data import ArrayRows
 from quernel.datasets import make_spline
 from quernel.losses import Pinball
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver
-from quernel.paper.figures import REFERENCE, add_shared_legend, label_decades, make_panels, share_y_axis
 from quernel.paper.holdout_fit import N_VALIDATION, fit_ridge_path
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    label_decades,
+    make_panels,
+    share_y_axis,
+)
 from quernel.paper.simulated import features_of_theorem, midpoints, normal_excess_risk, spline_features
 from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT
