@@ -101,7 +101,7 @@ def forecast(
         series = forecaster.series_[0]
         page = forecast_page(source.name, target, (series.times, series.y), times, curves, past)
         write_text_atomically(report, page, overwrite=force)
-    _print(source, target, forecaster, times, curves, past, report, as_json=as_json)
+    _print(source, forecaster, times, curves, past, report, as_json=as_json)
 
 
 def _check_on_past(model: QuantileForecaster, table: pa.Table, windows: int) -> Backtest:
@@ -122,7 +122,6 @@ def _check_on_past(model: QuantileForecaster, table: pa.Table, windows: int) -> 
 
 def _print(
     source: Source,
-    target: str,
     model: QuantileForecaster,
     times: Array,
     curves: Array,
@@ -137,7 +136,7 @@ def _print(
     if as_json:
         summary = {
             "data": str(source),
-            "target": target,
+            "target": model.target,
             "steps": len(times),
             "quantiles": past.levels.tolist(),
             "times": times.astype("M8[s]").astype(str).tolist(),
@@ -149,7 +148,7 @@ def _print(
         }
         typer.echo(json.dumps(summary))
         return
-    shown = RichTable(title=f"Forecast of {escape(target)}, {len(times):,} steps", title_justify="left")
+    shown = RichTable(title=f"Forecast of {escape(str(model.target))}, {len(times):,} steps", title_justify="left")
     shown.add_column(model.time)
     for name in level_names(past.levels):
         shown.add_column(name, justify="right")

@@ -38,7 +38,7 @@ from quernel.estimators.shaped_parts import (
 )
 from quernel.estimators.shapes import Shapes, check_shapes, has_shapes, resolve_shapes
 from quernel.estimators.splits import check_groups
-from quernel.estimators.tabular_parts import GRID, PARTS, Parts, estimate_stages, fit_parts
+from quernel.estimators.tabular_parts import GRID, PARTS, Parts, PartSettings, estimate_stages, fit_parts
 from quernel.estimators.tails import TailsMixin
 from quernel.estimators.warnings import print_progress
 from quernel.kernels.base import as_generator
@@ -231,20 +231,14 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
             listening(print_progress) if self.verbose else nullcontext(),
             staged(partial(estimate, n_rows, rows.X.shape[1], self.parts)),
         ):
-            settings: dict[str, Any] = {
-                "n_trees": int(self.n_trees),
-                "n_components": None if isinstance(self.n_components, str) else int(self.n_components),
-                "calibrate": bool(self.calibrate),
-                "rng": rng,
-            }
+            n_components = None if isinstance(self.n_components, str) else int(self.n_components)
+            settings = PartSettings(tuple(self.parts), int(self.n_trees), n_components, bool(self.calibrate), rng)
             parts: Parts | ShapedParts
             violation: dict[str, float] | None = None
             if shapes is None:
-                parts, tails = fit_parts(
-                    rows, labels, tuple(self.parts), everything=everything, tail_levels=tail_levels, **settings
-                )
+                parts, tails = fit_parts(rows, labels, settings, everything=everything, tail_levels=tail_levels)
             else:
-                parts, tails = fit_shaped_parts(rows, labels, self.parts, shapes, **settings), (None, None)
+                parts, tails = fit_shaped_parts(rows, labels, settings, shapes), (None, None)
                 violation = describe_violation(parts, shapes, rows.X)
             reason = stop.reason
         self.__dict__ = vars(header) | {

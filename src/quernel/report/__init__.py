@@ -100,9 +100,8 @@ def make_report(
     table = evaluation.as_arrow(X, list(inputs), first.target, y)
     values = evaluation.check_target(first, np.asarray(y, dtype=float))
     found = evaluation.evaluate_on(first, first.encoder.transform(table), values, time_ordered=time_ordered)
-    page = content.compute_page(
-        first, table, found, data=type(X).__name__, model_file="m.quernel", name=name, others=dict(others)
-    )
+    page = content.compute_page(first, table, found, data=type(X).__name__, model_file="m.quernel")
+    page = content.compare_with(page, name, dict(others))
     text = sections.render_page(page) if output == "html" else json.dumps(content.summarize_page(page), indent=1)
     if out is not None:
         write_text_atomically(Path(out), text, overwrite=overwrite)

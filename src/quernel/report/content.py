@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,8 +120,8 @@ class Page:
     entries: Any
     groups: Sequence[Group]
     periods: Periods | None
-    others: Mapping[str, tuple[Evaluation, PermutationImportanceDisplay, list[Group]]]
-    name: str
+    others: Mapping[str, tuple[Evaluation, PermutationImportanceDisplay, list[Group]]] = field(default_factory=dict)
+    name: str = "This model"
 
 
 def compute_page(
@@ -133,10 +133,8 @@ def compute_page(
     model_file: str,
     sample: RowSample | None = None,
     kernel_gap: KernelGap | None = None,
-    name: str = "This model",
-    others: Mapping[str, TableModel] | None = None,
 ) -> Page:
-    """Compute the numbers of the report; arguments as in `report_page`, and the name of the model beside others."""
+    """Compute the numbers of the report; arguments as in `report_page`."""
     target = read_numbers(table, model.target)
     positions = np.flatnonzero(np.isfinite(target))
     with_target = table.filter(np.isfinite(target))
@@ -166,20 +164,18 @@ def compute_page(
         entries=entries,
         groups=compute_groups(evaluation, entries, most_important),
         periods=compute_periods(evaluation, entries, rows),
-        others={
-            other: _compute_other(one, entries, evaluation, most_important) for other, one in (others or {}).items()
-        },
-        name=name,
     )
 
 
-def _compute_other(
-    model: TableModel, entries: Any, evaluation: Evaluation, names: Sequence[str]
-) -> tuple[Evaluation, PermutationImportanceDisplay, list[Group]]:
-    """Evaluate another model on the same rows; its groups are those of the columns that it shares."""
-    other = evaluate_alike(model, entries, evaluation)
-    shared = [name for name in names if name in model.encoder.inputs]
-    return other, _compute_importance(other), compute_groups(other, entries, shared)
+def compare_with(page: Page, name: str, others: Mapping[str, TableModel]) -> Page:
+    """The page with other models, evaluated on the same rows, beside its own, which has this name."""
+    shown = [page.importance.names[j] for j in page.importance.order[: OPTIONS.max_fans]]
+    found = {}
+    for other, model in others.items():
+        alike = evaluate_alike(model, page.entries, page.evaluation)
+        shared = [column for column in shown if column in model.encoder.inputs]
+        found[other] = alike, _compute_importance(alike), compute_groups(alike, page.entries, shared)
+    return replace(page, name=name, others=found)
 
 
 def _compute_calibration(evaluation: Evaluation) -> CalibrationDisplay:
