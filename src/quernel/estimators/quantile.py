@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_choice, check_share
+from quernel._validation import check_choice
 from quernel.estimators.bands import InferenceMixin
 from quernel.estimators.base import CALIBRATING, KernelEstimator, WarmStart, check_checkpoint
 from quernel.estimators.inputs import FitData, check_levels
 from quernel.estimators.levels import QuantileFunction, rearrange
-from quernel.estimators.prediction import as_frame_like, blockwise, check_rows, level_names
+from quernel.estimators.prediction import check_rows
 from quernel.estimators.recalibration import level_shifts
 from quernel.estimators.shapes import PARAMETERS as SHAPE_PARAMETERS
 from quernel.estimators.shapes import (
@@ -444,71 +444,6 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         }
         return own | {"_single": single, "_near": near}
 
-    @blockwise
-    def predict(self, X: Any, quantiles: float | ArrayLike | None = None, *, as_frame: bool = False) -> Any:
-        """Predict conditional quantiles.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Or an object of `quernel.data`, which is read block by block, or a Dask collection, whose predictions are a
-            lazy Dask array.
-        quantiles : float, sequence of floats or None
-            Levels to predict, between the lowest and the highest fitted one unless there are tails. They are
-            interpolated between the fitted quantiles (sorted, whatever `noncrossing` is), linearly in the normal score
-            of the level. None predicts the fitted levels.
-        as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
-
-        Returns
-        -------
-        ndarray of shape (n,) for one level given as a float, (n, q) for a sequence
-        """
-        check_is_fitted(self)
-        wanted, single = (None, self._single) if quantiles is None else check_levels(quantiles)
-        rows = check_rows(self, X)
-        curves = self._curves(rows) if wanted is None else self._distribution(rows).at(wanted)
-        if as_frame:
-            return as_frame_like(X, curves, level_names(self.quantiles_ if wanted is None else wanted))
-        return curves[:, 0] if single else curves
-
-    @blockwise
-    def predict_interval(self, X: Any, coverage: float = 0.9, *, as_frame: bool = False) -> Any:
-        """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d), or as in `predict`
-        coverage : float, default=0.9
-            Nominal coverage; the fitted levels must reach as far. `quernel.ConformalQuantileRegressor` calibrates it.
-        as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
-
-        Returns
-        -------
-        ndarray of shape (n, 2), lower and upper ends
-        """
-        check_is_fitted(self)
-        check_share("coverage", coverage)
-        tail = (1 - coverage) / 2
-        sides = {name_side(one.level) for one in self._attached_tails()}
-        low = 0.0 if "lower" in sides else self.quantiles_.min()
-        high = 1.0 if "upper" in sides else self.quantiles_.max()
-        widest = 1 - 2 * max(low, 1 - high)
-        if widest <= 0:
-            raise ValueError(
-                f"An interval needs a fitted level on either side of 0.5; this model has {self.quantiles_.tolist()}. "
-                f"Fit with levels such as [{tail:g}, {1 - tail:g}]."
-            )
-        if coverage > widest + 1e-9:
-            raise ValueError(
-                f"A central interval of coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, outside the "
-                f"fitted range [{self.quantiles_.min():g}, {self.quantiles_.max():g}]. Ask for at most "
-                f"{widest:g}, or fit with wider levels."
-            )
-        bounds = self.predict(X, quantiles=[tail, 1 - tail])
-        return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
-
     def kernel_gap(
         self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, similarity_only: bool = False
     ) -> KernelGap:
@@ -601,6 +536,24 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         if self._has_shape_parameters() and has_shapes(self):
             return SHAPED_NONCROSSING if self.noncrossing == "joint" else SHAPED
         return NONCROSSING if self.noncrossing == "joint" else None
+
+    def _check_coverage(self, coverage: float) -> None:
+        """Raise ValueError unless the fitted levels, or tails, reach as far as a central interval of this coverage."""
+        sides = {name_side(one.level) for one in self._attached_tails()}
+        low = 0.0 if "lower" in sides else self.quantiles_.min()
+        high = 1.0 if "upper" in sides else self.quantiles_.max()
+        widest, tail = 1 - 2 * max(low, 1 - high), (1 - coverage) / 2
+        if widest <= 0:
+            raise ValueError(
+                f"An interval needs a fitted level on either side of 0.5; this model has {self.quantiles_.tolist()}. "
+                f"Fit with levels such as [{tail:g}, {1 - tail:g}]."
+            )
+        if coverage > widest + 1e-9:
+            raise ValueError(
+                f"A central interval of coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, outside the "
+                f"fitted range [{self.quantiles_.min():g}, {self.quantiles_.max():g}]. Ask for at most "
+                f"{widest:g}, or fit with wider levels."
+            )
 
     def _check_points(self, points: Any, data: FitData) -> Array | None:
         """Validate `noncrossing_points`: rows with the columns of X."""

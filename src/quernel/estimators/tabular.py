@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_positive, check_share, check_weight
+from quernel._validation import check_positive, check_weight
 from quernel.data import ArrayRows, DaskRows, Piece
 from quernel.data.sources import split_blocks
 from quernel.estimators.base import KernelEstimator, input_range
@@ -29,7 +29,7 @@ from quernel.estimators.inputs import (
 )
 from quernel.estimators.levels import SAME, QuantileFunction
 from quernel.estimators.location_scale import AllRows
-from quernel.estimators.prediction import as_frame_like, blockwise, check_rows, check_scored, level_names
+from quernel.estimators.prediction import check_scored
 from quernel.estimators.shaped_parts import (
     ShapedParts,
     describe_violation,
@@ -260,55 +260,13 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         }
         return self
 
-    @blockwise
-    def predict(self, X: Any, quantiles: float | ArrayLike | None = None, *, as_frame: bool = False) -> Any:
-        """Predict conditional quantiles.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Or an object of `quernel.data`, which is read block by block, or a Dask collection.
-        quantiles : float, sequence of floats or None
-            Any levels strictly between 0 and 1; None predicts those of the constructor. Without tails, levels below
-            0.0005 or above 0.9995 are predicted as these.
-        as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
-
-        Returns
-        -------
-        ndarray of shape (n,) for one level given as a float, (n, q) for a sequence
-        """
-        check_is_fitted(self)
-        wanted, single = (self.quantiles_, self._single) if quantiles is None else check_levels(quantiles)
-        curves = self._curves(check_rows(self, X), wanted)
-        if as_frame:
-            return as_frame_like(X, curves, level_names(wanted))
-        return curves[:, 0] if single else curves
-
-    @blockwise
-    def predict_interval(self, X: Any, coverage: float = 0.9, *, as_frame: bool = False) -> Any:
-        """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2, shape (n, 2).
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d), or as in `predict`
-        coverage : float, default=0.9
-            Strictly between 0 and 1.
-        as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
-        """
-        check_is_fitted(self)
-        check_share("coverage", coverage)
-        bounds = self._curves(check_rows(self, X), np.array([(1 - coverage) / 2, (1 + coverage) / 2]))
-        return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
-
     is_extrapolation = KernelEstimator.is_extrapolation
 
     def crps(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Continuous ranked probability score, in units of y; lower is better (`quernel.metrics.crps`, 99 levels)."""
         check_is_fitted(self)
         X, y, weight = check_scored(self, X, y, sample_weight)
-        return crps(y, self._curves(X, CRPS_LEVELS), CRPS_LEVELS, sample_weight=weight)
+        return crps(y, self._quantiles_at(X, CRPS_LEVELS), CRPS_LEVELS, sample_weight=weight)
 
     def __str__(self) -> str:
         if not hasattr(self, "parts_"):
@@ -368,9 +326,10 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         names, encoder = getattr(header, "feature_names_in_", None), getattr(header, "encoder_", None)
         return resolve_shapes(self, FitData(rows, names, encoder))
 
-    def _curves(self, X: Array, levels: Array | None = None) -> Array:
-        """Quantiles at these levels, or at `quantiles_`, in their order, (n, q)."""
-        levels = self.quantiles_ if levels is None else levels
+    def _curves(self, X: Array) -> Array:
+        return self._quantiles_at(X, self.quantiles_)
+
+    def _quantiles_at(self, X: Array, levels: Array) -> Array:
         return self._tabulate(X, levels).clipped_at(levels)
 
     def _distribution(self, X: Array) -> QuantileFunction:
