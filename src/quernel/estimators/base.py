@@ -36,6 +36,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._files import follow_link, write_atomically
 from quernel._machine import single_threaded_blas
 from quernel._validation import check_choice, check_positive
+from quernel.data.design_matrix import FeatureMap
 from quernel.estimators.inputs import FitData, read_fit_data, refuse_large, refuse_missing
 from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_outputs, solve_full_kernel, solve_on_features
@@ -128,7 +129,7 @@ def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
         ) from error
 
 
-def check_checkpoint(estimator: Any, path: Any) -> None:
+def check_checkpoint(estimator: KernelEstimator, path: Any) -> None:
     """Validate `checkpoint` before any work: a writable path, and a fit that can be resumed and repeated."""
     if path is None:
         return
@@ -145,7 +146,7 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
         raise ValueError(f"checkpoint is not for {what}, which cannot resume. Use {instead}, or leave it out.")
 
 
-def fingerprint(estimator: Any, data: FitData, plan: FitPlan, feature_map: Any) -> dict[str, Any]:
+def fingerprint(estimator: KernelEstimator, data: FitData, plan: FitPlan, feature_map: FeatureMap) -> dict[str, Any]:
     """Identify a fit by its data (numbers of rows and columns, ranges, means) and by its parameters.
 
     The keys appear in the error message that lists how two fits differ. Data are described by statistics of all rows
@@ -207,12 +208,12 @@ class WarmStart:
     """
 
     plan: FitPlan | None = None
-    feature_map: Any = None
+    feature_map: FeatureMap | None = None
     initial: InitialPoint | None = None
     path: Any = None
 
     @classmethod
-    def from_model(cls, model: Any, summary: DataSummary, loss: Loss, path: Any) -> WarmStart:
+    def from_model(cls, model: KernelEstimator, summary: DataSummary, loss: Loss, path: Any) -> WarmStart:
         """Warm start of a model that is about to be fitted to the summarised data."""
         if not can_warm_start(model, summary.n_columns, loss.n_columns):
             return cls(path=path)
@@ -222,7 +223,9 @@ class WarmStart:
         initial = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
         return cls(plan, model.feature_map_, initial, path)
 
-    def open_checkpoint(self, model: Any, data: FitData, plan: FitPlan, feature_map: Any) -> Checkpoint | None:
+    def open_checkpoint(
+        self, model: KernelEstimator, data: FitData, plan: FitPlan, feature_map: FeatureMap
+    ) -> Checkpoint | None:
         """The checkpoint of this fit, if a path was given; the features are part of its fingerprint."""
         return None if self.path is None else Checkpoint(self.path, fingerprint(model, data, plan, feature_map))
 
@@ -238,7 +241,7 @@ class WarmStart:
             follow_link(Path(self.path)).unlink(missing_ok=True)
 
 
-def warm_start_state(model: Any, summary: DataSummary, result: Result) -> dict[str, Any]:
+def warm_start_state(model: KernelEstimator, summary: DataSummary, result: Result) -> dict[str, Any]:
     """Private attributes of a fitted model that a later warm start needs."""
     return {
         "_fitted_as": _settings(model, summary.n_columns, result.coef.shape[1]),
@@ -247,14 +250,14 @@ def warm_start_state(model: Any, summary: DataSummary, result: Result) -> dict[s
     }
 
 
-def can_warm_start(model: Any, n_columns: int, n_fits: int) -> bool:
+def can_warm_start(model: KernelEstimator, n_columns: int, n_fits: int) -> bool:
     """Whether the next fit starts from the last one: `warm_start`, and nothing that the features depend on changed."""
     if not model.warm_start or not hasattr(model, "coef_"):
         return False
     return getattr(model, "_fitted_as", None) == _settings(model, n_columns, n_fits)
 
 
-def _settings(model: Any, n_columns: int, n_fits: int) -> str:
+def _settings(model: KernelEstimator, n_columns: int, n_fits: int) -> str:
     """All that the feature map and the shape of the coefficients depend on, as text."""
     return repr((model.kernel, model.bandwidth, model.n_components, model.sampling, n_columns, n_fits))
 

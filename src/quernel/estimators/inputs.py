@@ -33,13 +33,14 @@ from quernel.tables.frames import as_entries, open_frame, refuse_repeated_names,
 from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]
+Rows = ArrayRows | DaskRows | RowSource
 
 NUMBER = 8  # bytes of a float64
 # Up to this many entries, X is checked for NaN immediately, even if a later pass would find them.
 QUICK_TO_READ = 2_000_000
 
 
-def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowSource | None:
+def source_of(X: Any, y: Any, sample_weight: Any) -> Rows | None:
     """The row source that (X, y, sample_weight) stand for, or None if X is an array or data frame in memory.
 
     A row source brings its own target and weights, so y and sample_weight must then be None.
@@ -404,7 +405,7 @@ def is_dates(values: NDArray[Any]) -> bool:
     )
 
 
-def require_in_memory(options: Iterable[tuple[str, str]], source: Any) -> None:
+def require_in_memory(options: Iterable[tuple[str, str]], source: DaskRows | RowSource) -> None:
     """Raise ValueError if there are (option, alternative) that need all rows in memory; these rows are out of core."""
     dask = isinstance(source, DaskRows)
     where = "stay where Dask has them" if dask else "exceed max_memory and are read in parts"
@@ -415,7 +416,7 @@ def require_in_memory(options: Iterable[tuple[str, str]], source: Any) -> None:
         )
 
 
-def load_if_fits(source: Any, max_memory: int | None) -> Any:
+def load_if_fits(source: Rows, max_memory: int | None) -> Rows:
     """Read the rows of files into arrays if they fit in `max_memory` bytes; return any other source unchanged."""
     if not is_stream(source):
         return source
@@ -424,7 +425,7 @@ def load_if_fits(source: Any, max_memory: int | None) -> Any:
     return _read_all(source)
 
 
-def _read_all(source: Any) -> ArrayRows:
+def _read_all(source: RowSource) -> ArrayRows:
     """Read all rows of a source into memory, block by block."""
     X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
     weight = np.empty(source.n_rows) if source.weighted else None
@@ -435,7 +436,9 @@ def _read_all(source: Any) -> ArrayRows:
     return ArrayRows(X, y, weight)
 
 
-def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
+def sample_rows(
+    source: DaskRows | RowSource, size: int, rng: np.random.Generator
+) -> tuple[ArrayRows, NDArray[np.intp]]:
     """Draw `size` rows without replacement; return them in memory, in their original order, and their positions."""
     chosen = np.zeros(source.n_rows, dtype=bool)
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
@@ -448,7 +451,7 @@ def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[Array
     return ArrayRows(X, y, *weight), index
 
 
-def subset(source: Any, chosen: NDArray[np.bool_]) -> Any:
+def subset(source: Any, chosen: NDArray[np.bool_]) -> DaskRows | SelectedRows:
     """Subset of a source by a mask of shape (n_rows,); nothing is read or computed."""
     if not isinstance(source, DaskRows):
         return SelectedRows(source, chosen)

@@ -18,7 +18,7 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh, solve_triangular
 from scipy.linalg.blas import dtrmm
 from scipy.linalg.lapack import dpocon, dpotrf, dpstrf, dtrtri
@@ -120,7 +120,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
         self.n_components_ = int(self.projection_.shape[1])
         return self
 
-    def transform(self, X: Array, *, dtype: Any = float) -> Array:
+    def transform(self, X: Array, *, dtype: DTypeLike = float) -> Array:
         """phi(x) = B'K(P, x), shape (n, n_components_), computed in double precision and stored as `dtype`."""
         Phi = np.empty((len(X), self.n_components_), dtype=dtype)
         for strip in strips(*Phi.shape):

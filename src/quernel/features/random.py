@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._machine import blocks, parallel_map, single_threaded_blas, strips
@@ -183,7 +183,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         # Cosines have a fast path of their own. The attribute is part of saved model files, so its name stays.
         self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.summands)
 
-    def transform(self, X: Array, *, dtype: Any = None) -> Array:
+    def transform(self, X: Array, *, dtype: DTypeLike | None = None) -> Array:
         """Compute the features Phi of the rows of X, in double precision, on several threads where that pays.
 
         Parameters

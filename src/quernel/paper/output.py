@@ -266,7 +266,7 @@ def _render_paragraphs(texts: Sequence[str]) -> str:
 STEPS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), tuple(np.arange(10, 100) / 10))
 
 
-def set_log_log(ax: Any, sizes: Sequence[float], *, max_ticks: int = 6) -> None:
+def set_log_log(ax: Axes, sizes: Sequence[float], *, max_ticks: int = 6) -> None:
     """Make both axes logarithmic, and label at most `max_ticks` of the sizes, the first and last among them."""
     ax.set_xscale("log")
     ax.set_yscale("log")
@@ -276,7 +276,7 @@ def set_log_log(ax: Any, sizes: Sequence[float], *, max_ticks: int = 6) -> None:
     label_decades(ax)
 
 
-def label_ticks(ax: Any, ticks: Sequence[float], *, min_distance: float = 0.1, **text: Any) -> None:
+def label_ticks(ax: Axes, ticks: Sequence[float], *, min_distance: float = 0.1, **text: Any) -> None:
     """Set ticks on the logarithmic x axis, and leave out labels that would overlap with others.
 
     Reads the limits of the axis: call it after everything is drawn.
@@ -306,7 +306,7 @@ def thin_ticks(ticks: Sequence[float], limits: Sequence[float], *, min_distance:
     return [*kept, *ticks[-1:]]
 
 
-def label_decades(ax: Any, which: str = "y") -> None:
+def label_decades(ax: Axes, which: str = "y") -> None:
     """Label whole decades of a logarithmic axis, or finer steps where fewer than two decades would be labelled.
 
     Reads the limits of the axis: call it after everything is drawn.

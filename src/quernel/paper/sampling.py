@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,9 @@ from quernel.paper.output import (
 from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.simulated import KERNEL, SIMULATIONS, bayes_risk, make_trial
 from quernel.plots import house_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = NDArray[np.floating]
 
@@ -284,7 +287,7 @@ def _plot_counts(table: Table, output: OutputFolder) -> Item:
     return output.save_figure(figure, "feature_count", caption)
 
 
-def _plot_pqe(ax: Any, table: Table, least: float) -> None:
+def _plot_pqe(ax: Axes, table: Table, least: float) -> None:
     """Plot the PQE of one level from M = 5 on.
 
     Means at fewer features would need a scale on which all others are one line: they are written into the corner.

@@ -8,7 +8,7 @@ miss.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from quernel.paper.output import (
 from quernel.paper.simulated import features_of_theorem, midpoints, normal_excess_risk, spline_features
 from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # (r, gamma) to what the paper calls the case.
 CASES = {(0.0, 1.0): "worst case", (0.5, 1.0): "general case", (1.0, 0.0): "most benign case"}
@@ -296,7 +299,7 @@ def _add_inset(ax: Any) -> None:
     inset.tick_params(labelsize=7)
 
 
-def _label_panel(ax: Any, r: float, gamma: float, case: str, values: np.ndarray) -> None:
+def _label_panel(ax: Axes, r: float, gamma: float, case: str, values: np.ndarray) -> None:
     """Title, x axis, and y limits that cut poles off."""
     ax.set_title(f"{case.capitalize()}\n$r = {r:g}$, $\\gamma = {gamma:g}$", loc="left", fontsize=10.5)
     ax.set_xlabel("covariate $x$")

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from quernel.tables.frames import as_entries, factorize
 from quernel.tables.training_data import RowSample, read_numbers
 from quernel.theory import KernelGap, effective_dimension
 from quernel.tuning.data_summary import robust_scale
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Array = NDArray[np.floating]
 
@@ -126,7 +129,7 @@ class Page:
 
 def compute_page(
     model: TableModel,
-    table: Any,
+    table: pa.Table,
     evaluation: Evaluation,
     *,
     data: str,
@@ -205,7 +208,7 @@ def _compute_importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
         )
 
 
-def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
+def summarize_columns(model: TableModel, table: pa.Table) -> list[ColumnSummary]:
     """Summarize the target, then the inputs of the model, from an Arrow table."""
     target = read_numbers(table, model.target)
     lines = [ColumnSummary(model.target, "target", int(np.sum(~np.isfinite(target))), _describe_range(target))]

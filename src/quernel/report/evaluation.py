@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,9 @@ from quernel.tables import NumericColumn, TableEncoder, TableError
 from quernel.tables.frames import open_frame
 from quernel.tables.training_data import RowSample, TrainingData, read_numbers
 from quernel.tuning.data_summary import column_scales
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -463,7 +466,7 @@ def check_comparable(models: Mapping[str, TableModel]) -> None:
             )
 
 
-def evaluate_alike(model: TableModel, table: Any, evaluation: Evaluation) -> Evaluation:
+def evaluate_alike(model: TableModel, table: pa.Table, evaluation: Evaluation) -> Evaluation:
     """Evaluate another model of the same target on the same rows, given as an Arrow table, and at the same levels."""
     X = model.encoder.transform(table)
     with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from decimal import Decimal
 from html import escape
 from importlib.resources import files
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,9 @@ from quernel.tables.columns import Column
 from quernel.tables.training_data import RowSample
 from quernel.theory import KernelGap
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Array = NDArray[np.floating]
 
 NONE, MISSING = "\N{EN DASH}", "missing"
@@ -61,7 +64,7 @@ COMPARED_COLUMNS = 3
 
 def report_page(
     model: TableModel,
-    table: Any,
+    table: pa.Table,
     evaluation: Evaluation,
     *,
     data: str,
