@@ -35,7 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._files import follow_link, write_atomically
 from quernel._machine import single_threaded_blas
-from quernel._validation import check_choice, check_positive
+from quernel._validation import check_choice, check_flags, check_positive
 from quernel.data.design_matrix import FeatureMap
 from quernel.estimators.inputs import FitData, read_fit_data, refuse_large, refuse_missing
 from quernel.estimators.prediction import blockwise, check_rows
@@ -305,27 +305,20 @@ class KernelEstimator(BaseEstimator):
         if self.dtype == "float32" and not SOLVERS[self.solver].float32:
             able = ", ".join(f"solver={name!r}" for name, solver in SOLVERS.items() if solver.float32)
             raise ValueError(f"dtype='float32' is for {able} only; got solver={self.solver!r}.")
-        if not (isinstance(self.alpha, str) and self.alpha == "auto"):
-            check_positive("alpha", self.alpha, instead=' or "auto"')
+        check_positive("alpha", self.alpha, others=("auto",))
         check_choice("alpha_scale", self.alpha_scale, ("absolute", "relative"))
-        if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
-            check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
+        check_positive("n_components", self.n_components, integer=True, others=("auto", "exact"))
         if self.n_components == "exact":
             kernel.check_diagonal()
         elif not (isinstance(kernel, Linear) or (self.kernel == "auto" and self.sampling == "auto")):
             unfitted_features(self, kernel).check()
-        if not isinstance(self.fit_intercept, bool | np.bool_):
-            raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
-        if not isinstance(self.warm_start, bool | np.bool_):
-            raise ValueError(f"warm_start must be True or False; got {self.warm_start!r}.")
+        check_flags(self, "fit_intercept", "warm_start")
         for what, instead in self._restrictions("warm_starts") if self.warm_start else ():
             raise ValueError(f"warm_start=True is not for {what}, which always starts from scratch. Use {instead}.")
         check_positive("tol", self.tol)
         check_positive("max_iter", self.max_iter, integer=True)
-        if self.max_seconds is not None:
-            check_positive("max_seconds", self.max_seconds, instead=", or None")
-        if self.max_memory is not None:
-            check_positive("max_memory", self.max_memory, instead=" of bytes, or None")
+        check_positive("max_seconds", self.max_seconds, others=(None,))
+        check_positive("max_memory in bytes", self.max_memory, others=(None,))
         return self._check_bandwidth(kernel)
 
     def _check_bandwidth(self, kernel: Kernel) -> Kernel:

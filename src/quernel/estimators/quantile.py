@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_choice
+from quernel._validation import check_choice, check_flags
 from quernel.estimators.bands import InferenceMixin
 from quernel.estimators.base import CALIBRATING, KernelEstimator, WarmStart, check_checkpoint
 from quernel.estimators.inputs import FitData, check_levels
@@ -487,10 +487,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         return tags
 
     def _check_parameters(self) -> Kernel:
-        if not isinstance(self.recalibrate, bool | np.bool_):
-            raise ValueError(f"recalibrate must be True or False; got {self.recalibrate!r}.")
-        if not isinstance(self.inference, bool | np.bool_):
-            raise ValueError(f"inference must be True or False; got {self.inference!r}.")
+        check_flags(self, "recalibrate", "inference")
         if self._has_shape_parameters():
             check_shapes(self)
         if self.inference and self.noncrossing == "joint":

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
+from quernel._validation import check_flags
 from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
@@ -230,8 +231,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         if self.alphas is not None:
             _check_alphas(self.alphas)
         check_splitting(self.cv)
-        if not isinstance(self.one_standard_error, bool | np.bool_):
-            raise ValueError(f"one_standard_error must be True or False; got {self.one_standard_error!r}.")
+        check_flags(self, "one_standard_error")
         if not kernel.has_free_bandwidth and self.bandwidths is not None:
             raise ValueError(
                 f"There is no bandwidth to choose for this kernel ({kernel.name}): it has none, or its own. Leave "

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_positive, check_weight
+from quernel._validation import check_flags, check_positive, check_weight
 from quernel.data import ArrayRows, DaskRows, Piece
 from quernel.data.sources import split_blocks
 from quernel.estimators.base import KernelEstimator, input_range
@@ -305,12 +305,9 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"parts must be one or more of {', '.join(map(repr, PARTS))}, in a list; got {given!r}.")
         check_positive("n_trees", self.n_trees, integer=True)
         check_positive("max_rows", self.max_rows, integer=True)
-        if not (isinstance(self.n_components, str) and self.n_components == "auto"):
-            check_positive("n_components", self.n_components, integer=True, instead=' or "auto"')
-        if not isinstance(self.calibrate, bool | np.bool_):
-            raise ValueError(f"calibrate must be True or False; got {self.calibrate!r}.")
-        if self.max_seconds is not None:
-            check_positive("max_seconds", self.max_seconds, instead=", or None")
+        check_positive("n_components", self.n_components, integer=True, others=("auto",))
+        check_flags(self, "calibrate")
+        check_positive("max_seconds", self.max_seconds, others=(None,))
         if self.tails is not None:
             self._check_tails()
         check_shapes(self)

@@ -139,16 +139,14 @@ def estimate_cost(
     for name, value in (("n", n), ("d", d), ("n_levels", n_levels)):
         check_positive(name, value, integer=True)
     check_choice("solver", solver, SOLVERS)
-    if max_memory is not None:
-        check_positive("max_memory", max_memory, instead=" of bytes, or None")
+    check_positive("max_memory in bytes", max_memory, others=(None,))
     if isinstance(n_components, str) and n_components == "exact":
         raise ValueError(
             'The cost of n_components="exact" depends on the rank of the kernel, which is known only once it has been '
             "factored. Give the rank you expect as a number: some 200 for a smooth kernel in few columns, up to n for "
             "a rough one."
         )
-    if not (isinstance(n_components, str) and n_components == "auto"):
-        check_positive("n_components", n_components, integer=True, instead=' or "auto"')
+    check_positive("n_components", n_components, integer=True, others=("auto",))
     check_choice("bandwidth", bandwidth, ("learned", "auto"))
     given = resolve(kernel)
     linear, learned = isinstance(given, Linear), bandwidth == "learned" and given.has_free_bandwidth
