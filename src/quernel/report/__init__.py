@@ -90,10 +90,11 @@ def make_report(
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise ImportError("A report needs pyarrow, which is not installed. Run: pip install pyarrow") from error
+    from quernel.conformal.table_model import as_table_model
     from quernel.report import content, evaluation, sections
 
     target = str(getattr(y, "name", None) or "y")
-    models = {name: evaluation.as_table_model(one, X, target) for name, one in _name_models(model).items()}
+    models = {name: as_table_model(one, X, target) for name, one in _name_models(model).items()}
     evaluation.check_comparable(models)
     (name, first), *others = models.items()
     inputs = dict.fromkeys(column for one in models.values() for column in one.encoder.inputs)
