@@ -23,7 +23,7 @@ from sklearn.exceptions import ConvergenceWarning
 from benchmarks.attack_losses import MARGIN, REGRESSION, LossByHand
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor, losses
 from quernel.data import Piece
-from quernel.solvers.screening import driver
+from quernel.solvers import screening as driver
 
 Array = NDArray[np.floating]
 

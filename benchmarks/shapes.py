@@ -23,7 +23,7 @@ from quernel import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel._files import write_atomically
 from quernel.datasets import UsedCars, load_used_cars
 from quernel.estimators.shapes import OPTIONS, along_grid, choose_grid
-from quernel.features.sampling import hash_sample_indices
+from quernel.features.landmarks import hash_sample_indices
 from quernel.metrics import coverage, pinball_loss
 
 RESULTS = Path(__file__).with_name("shapes.json")

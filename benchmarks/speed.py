@@ -187,7 +187,7 @@ def peak_memory() -> Iterator[Row]:
             # Not ru_maxrss: it remembers the size of the process that started this one.
             "status = pathlib.Path('/proc/self/status')\n"
             "rss = lambda: 1024 * int(re.search(r'VmHWM:\\s+(\\d+)', status.read_text())[1])\n"
-            "import quernel.features.numba_cosine\n"
+            "import quernel.kernels.numba_loops\n"
             "before = rss()\n"
             "KernelQuantileRegressor(0.5, bandwidth=1.0, n_components=300, alpha=1e-4, random_state=0,"
             f" max_memory={limit}).fit(X, y)\n"

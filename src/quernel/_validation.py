@@ -22,12 +22,24 @@ def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
         raise ValueError(f"Unknown {name} {value!r}. Known: {listed}.")
 
 
-def check_positive(name: str, value: Any, *, integer: bool = False, instead: str = "") -> None:
-    """Raise ValueError unless `value` is a positive, finite number (or integer); `instead` names other choices."""
+def check_positive(name: str, value: Any, *, integer: bool = False, others: tuple[str | None, ...] = ()) -> None:
+    """Raise ValueError unless `value` is a positive, finite number (or integer), or one of `others`."""
+    if (value is None or isinstance(value, str)) and value in others:
+        return
     kind: Any = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kind) or not (np.isfinite(value) and value > 0):
         wanted = "a positive integer" if integer else "a positive, finite number"
+        shown = " or ".join(f'"{one}"' if one else "None" for one in others)
+        instead = f", {shown}" if len(others) > 1 else f", or {shown}" if others else ""
         raise ValueError(f"{name} must be {wanted}{instead}; got {value!r}.")
+
+
+def check_flags(estimator: Any, *names: str) -> None:
+    """Raise ValueError unless these parameters of the estimator are True or False."""
+    for name in names:
+        value = getattr(estimator, name)
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name} must be True or False; got {value!r}.")
 
 
 def check_share(name: str, value: Any) -> None:

@@ -24,10 +24,9 @@ from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss, Pinball
 from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.duality_gap import NullModel, null_model
-from quernel.solvers import newton
+from quernel.solvers import newton, screening
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Limits, Result, recertify
-from quernel.solvers.screening import driver
 from quernel.solvers.screening.sampling import directions
 
 __all__ = ["Grid", "solve", "solve_folds"]
@@ -173,9 +172,9 @@ def _choose_strategy(problem: InMemoryProblem, alphas: Array, limits: Limits) ->
         rows.target.ndim == 2
     )  # a target per level: a problem with a column per pair would have to repeat them
     few_rows = rows.n_rows < _OPTIONS.min_rows_per_feature * rows.n_features
-    if not (own_targets or few_rows or driver.is_small(problem)):  # screened
+    if not (own_targets or few_rows or screening.is_small(problem)):  # screened
         groups = _group_alphas(alphas, max(1, _OPTIONS.max_group_floats // floats))
-        return groups, lambda group, _: driver.solve(group, tol=limits.tol, max_iter=limits.max_iter)
+        return groups, lambda group, _: screening.solve(group, tol=limits.tol, max_iter=limits.max_iter)
     rotated = _RotatedRows(rows)
     if few_rows and not own_targets:  # simultaneous: as few problems as memory allows
         n_groups = -(-floats * len(alphas) // _OPTIONS.max_group_floats)
@@ -228,7 +227,7 @@ class _RotatedRows:
 def _warm_start(problem: Problem, previous: Result, null: NullModel) -> newton.Start | None:
     """The solver's start from the fit at another alpha; None where that tells no smoothing width."""
     width = _smoothing_widths(problem, previous)
-    return driver.warm_start(problem, previous, width, lambda: null) if np.all(width > 0) else None
+    return screening.warm_start(problem, previous, width, lambda: null) if np.all(width > 0) else None
 
 
 def _smoothing_widths(problem: Problem, previous: Result) -> Array:

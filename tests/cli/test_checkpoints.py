@@ -13,7 +13,7 @@ import pytest
 
 import quernel
 from quernel.estimators.base import Checkpoint
-from quernel.solvers.screening import driver
+from quernel.solvers import screening as driver
 from support.command_line import run
 from support.tables import write_files
 
@@ -27,7 +27,7 @@ import os, signal
 from dataclasses import replace
 from quernel.cli import main
 from quernel.estimators.base import Checkpoint
-from quernel.solvers.screening import driver
+from quernel.solvers import screening as driver
 
 driver.OPTIONS, write = replace(driver.OPTIONS, small={SMALL}), Checkpoint.write
 

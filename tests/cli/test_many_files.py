@@ -16,7 +16,7 @@ from pyarrow import csv
 from quernel.cli.console import parse_bytes
 from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
-from quernel.solvers.screening import driver
+from quernel.solvers import screening as driver
 from support.command_line import assert_same_model, fit_model, run
 from support.tables import read_table, sales, write_files
 

@@ -23,8 +23,8 @@ from quernel.kernels import Gaussian
 from quernel.losses import LOSSES, Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS
+from quernel.solvers import screening as driver
 from quernel.solvers.result import InitialPoint
-from quernel.solvers.screening import driver
 from support import map_reduce_steps as steps
 
 dask = pytest.importorskip("dask")

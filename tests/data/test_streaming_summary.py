@@ -19,7 +19,7 @@ from quernel.data.statistics import (
     streamed_quantiles,
     summarise,
 )
-from quernel.features.sampling import distinct_rows
+from quernel.features.landmarks import distinct_rows
 from quernel.losses import weighted_quantiles
 from quernel.tuning import bandwidth
 from quernel.tuning.bandwidth import bandwidth_from

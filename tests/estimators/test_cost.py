@@ -11,6 +11,7 @@ import pytest
 import quernel.data.design_matrix
 import quernel.tuning.cost
 import quernel.tuning.data_summary
+import quernel.tuning.plan
 from quernel import KernelQuantileRegressor, estimate_cost
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
@@ -25,7 +26,7 @@ def free_memory(monkeypatch):
     """Pretend that so many bytes are free."""
 
     def pretend(n_bytes):
-        for room in (quernel.tuning.cost, quernel.data.design_matrix):
+        for room in (quernel.tuning.plan, quernel.data.design_matrix):
             monkeypatch.setattr(room, "available_memory", lambda: n_bytes)
 
     return pretend

@@ -25,7 +25,7 @@ with ThreadPoolExecutor(8) as pool:
     together = [pool.submit(features.transform, X) for _ in range(8)]
     expected = features.transform(X)
     assert all(np.array_equal(future.result(), expected) for future in together)
-assert "quernel.features.numba_cosine" in sys.modules
+assert "quernel.kernels.numba_loops" in sys.modules
 X = rng.random((4000, 2))
 y = X[:, 0] + rng.standard_normal(4000)
 model = quernel.KernelQuantileRegressor([0.3, 0.7], bandwidth="auto", n_components=50, alpha=1e-4, random_state=0)
@@ -36,7 +36,7 @@ assert "quernel.objective.numba_kernels" in sys.modules
 # The compiled cosine alone; {change} is what happens to the cache between its import and its first use.
 COSINE = """
 import numpy as np, os, pathlib, shutil
-from quernel.features import numba_cosine as cosine
+from quernel.kernels import numba_loops as cosine
 {change}
 out = np.zeros((1, 1))
 cosine.scaled_cosine(out, np.zeros(1), np.ones(1), out)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import quernel
-from quernel.features import cosine, numba_cosine, random
+from quernel.features import random
 from quernel.features.random import COMPILE_FROM, RandomFeatures
+from quernel.kernels import fourier, numba_loops
 from support.models import plain_regressor
 
 
-@pytest.fixture(params=[cosine, numba_cosine], ids=["numpy", "numba"])
+@pytest.fixture(params=[fourier, numba_loops], ids=["numpy", "numba"])
 def scaled_cosine(request):
     return request.param.scaled_cosine
 
@@ -60,8 +61,8 @@ def test_numpy_and_numba_give_the_same_bits(size, dtype):
     for arguments in ((z, phase, scale), (X, frequencies, phase, scale)):
         name = "scaled_cosine" if len(arguments) == 3 else "scaled_cosine_fused"
         plain, fast = np.empty(z.shape, dtype), np.empty(z.shape, dtype)
-        getattr(cosine, name)(*arguments, plain)
-        getattr(numba_cosine, name)(*arguments, fast)
+        getattr(fourier, name)(*arguments, plain)
+        getattr(numba_loops, name)(*arguments, fast)
         np.testing.assert_array_equal(plain, fast, strict=True)
 
 
@@ -92,7 +93,7 @@ large = np.random.default_rng(1).random((COMPILE_FROM // 20 + 1, 2))
 model = quernel.KernelQuantileRegressor(0.5, bandwidth="auto", n_components=20, alpha=1e-2, random_state=0)
 model.fit(large, large[:, 0])
 """,
-    "after numba": "import quernel.features.numba_cosine, quernel.features.random as r; r._load_compiled()\n",
+    "after numba": "import quernel.kernels.numba_loops, quernel.features.random as r; r._load_compiled()\n",
 }
 
 

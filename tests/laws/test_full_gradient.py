@@ -13,7 +13,8 @@ from quernel.losses import Expectile, Huber, LogCosh, Logistic, Squared, Squared
 from quernel.objective import NotFiniteError, Problem
 from quernel.objective.duality_gap import certify, certify_gradient, full_gradient, null_model
 from quernel.solvers import newton
-from quernel.solvers.screening import driver, subsampled_newton
+from quernel.solvers import screening as driver
+from quernel.solvers.screening import subsampled_newton
 
 LOSSES = [Squared(), Huber(1.0), Expectile(np.array([0.2, 0.7])), LogCosh(), SquaredHinge(), Logistic()]
 N, M = 40_000, 60

@@ -8,7 +8,8 @@ import pytest
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Hinge, Pinball
 from quernel.objective import Problem
-from quernel.solvers.screening import driver, rounds, sampling
+from quernel.solvers import screening as driver
+from quernel.solvers.screening import rounds, sampling
 from quernel.solvers.screening.active_set import expand_active, recheck_changed, scatter_duals, screen, verify
 
 N, M = 5_000, 6

@@ -11,7 +11,7 @@ from quernel.kernels import Gaussian
 from quernel.losses import Expectile, Huber, LogCosh, Pinball, Squared
 from quernel.objective import Problem
 from quernel.solvers import newton
-from quernel.solvers.screening import driver
+from quernel.solvers import screening as driver
 
 ALPHAS = [1e-7, 1e-1, 1e-3, 1e-5]
 LEVELS = [0.1, 0.5, 0.8]

@@ -10,7 +10,7 @@ from quernel.kernels import Gaussian
 from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.solvers import newton
-from quernel.solvers.screening import driver
+from quernel.solvers import screening as driver
 from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, _curvature, _solve_for_band
 
 M, SIZE, SAMPLES = 20, 2_000, 40

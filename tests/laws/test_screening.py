@@ -11,7 +11,7 @@ from quernel.kernels import Gaussian
 from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS, newton
-from quernel.solvers.screening import driver
+from quernel.solvers import screening as driver
 
 N, M = 60_000, 40
 

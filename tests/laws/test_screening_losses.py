@@ -24,7 +24,7 @@ from quernel.losses import (
 )
 from quernel.objective import Problem
 from quernel.solvers import newton
-from quernel.solvers.screening import driver
+from quernel.solvers import screening as driver
 
 N, M = 60_000, 40
 # Losses that are linear where most rows lie, so that rows can be screened, and losses that are curved there.

@@ -18,10 +18,9 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Logistic, Pinball, Squared
 from quernel.objective import Problem
-from quernel.solvers import Status, admm, multinomial, newton, progress
-from quernel.solvers.noncrossing import driver as noncrossing
+from quernel.solvers import Status, admm, multinomial, newton, noncrossing, progress
+from quernel.solvers import screening as driver
 from quernel.solvers.progress import Progress, Stop, listening, report, stop_requested, stopping
-from quernel.solvers.screening import driver
 
 LEVELS, TWO = Pinball(np.array([0.1, 0.5, 0.9])), Pinball(np.array([0.1, 0.5]))
 EPS = 1e-11

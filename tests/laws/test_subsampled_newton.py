@@ -12,7 +12,8 @@ from quernel.kernels import Gaussian
 from quernel.losses import EpsilonInsensitive, Hinge, Pinball, SmoothedPinball
 from quernel.objective import Problem
 from quernel.solvers import newton
-from quernel.solvers.screening import driver, sampling
+from quernel.solvers import screening as driver
+from quernel.solvers.screening import sampling
 from quernel.solvers.screening.active_set import ScreeningBands, screen, tighten
 from quernel.solvers.screening.subsampled_newton import SubsampledNewton, has_enough_rows
 

@@ -13,8 +13,8 @@ from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS
+from quernel.solvers import noncrossing as driver
 from quernel.solvers.linear_system import BlockTridiagonal
-from quernel.solvers.noncrossing import driver
 from quernel.solvers.noncrossing.problem import Duals, certify, crossing
 from support.pinball_optima import objective, shares
 

@@ -6,7 +6,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from quernel.paper.figures import (
+from quernel.paper.output import (
     SERIES,
     label_decades,
     label_ticks,

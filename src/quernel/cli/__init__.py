@@ -15,12 +15,11 @@ from quernel import __version__
 from quernel._files import exit_on_termination
 from quernel.cli.console import fail
 from quernel.cli.experiments import bench, demo, reproduce
-from quernel.cli.fit import fit
+from quernel.cli.fit import fit, tune
 from quernel.cli.forecast import forecast
 from quernel.cli.plan import plan
 from quernel.cli.predict import predict
 from quernel.cli.report import report
-from quernel.cli.tune import tune
 
 app = typer.Typer(
     name="quernel",

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from quernel.estimators.validation import check_levels
+from quernel.estimators.inputs import check_levels
 from quernel.solvers.progress import USUAL_PASSES, Progress, listening, share_done
 from quernel.tuning.cost import as_duration
 

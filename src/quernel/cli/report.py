@@ -25,8 +25,7 @@ from quernel.data.parquet import ParquetTable
 from quernel.estimators import KernelQuantileRegressor
 from quernel.plots.inputs import replace_missing_markers
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed
-from quernel.report.comparison import summarize_page
-from quernel.report.content import Page, compute_page
+from quernel.report.content import Page, compare_with, compute_page, summarize_page
 from quernel.report.evaluation import check_comparable, check_target
 from quernel.report.formatting import format_amount, format_count
 from quernel.report.sections import render_page
@@ -103,9 +102,9 @@ def report(
         out_of = None if sample.whole else sample.n_counted
         evaluation = evaluate_on(fitted, X, y, out_of, time_ordered=time_ordered)
         page = compute_page(
-            fitted, sample.table, evaluation, data=source.name, model_file=model.name, sample=sample, kernel_gap=gap,
-            name=model.stem, others=others,
-        )  # fmt: skip
+            fitted, sample.table, evaluation, data=source.name, model_file=model.name, sample=sample, kernel_gap=gap
+        )
+        page = compare_with(page, model.stem, others)
     write_report(render_page(page), out, force=force)
     if as_json:
         ends = ("lower", "upper", "similarity_bound")

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +34,13 @@ from quernel._machine import parallel_map, single_threaded_blas
 RUNNING, DONE, UNBOUNDED, FULL = 0, 1, 2, 3
 
 
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
 @compiled(error_model="numpy")
-def _multiply(matrix: Any, vector: Any) -> Any:
+def _multiply(matrix: Array, vector: Array) -> Array:
     """The product of the leading part of a symmetric matrix with a vector."""
     product = np.zeros(len(vector))
     for a in range(len(vector)):
@@ -46,9 +50,9 @@ def _multiply(matrix: Any, vector: Any) -> Any:
 
 @compiled(error_model="numpy")
 def find_directions(
-    status: Any, held: Any, active: Any, n_active: Any, inverse: Any, dual: Any, kernel_new: Any, columns_new: Any,
-    score_move: Any, features: Any, columns: Any, middle: float, kappa: float, d_dual: Any, d_intercept: Any,
-    moved: Any,
+    status: Index, held: Index, active: Index, n_active: Index, inverse: Array, dual: Array, kernel_new: Array,
+    columns_new: Array, score_move: Array, features: Array, columns: Array, middle: float, kappa: float, d_dual: Array,
+    d_intercept: Array, moved: Array,
 ) -> None:  # fmt: skip
     """How duals (B, cap) and b (B, p) move along the lines, and the sum `moved` (B, M) of active rows' features."""
     p = columns_new.shape[1]
@@ -79,9 +83,9 @@ def find_directions(
 
 @compiled(error_model="numpy")
 def take_steps(
-    status: Any, held: Any, last: Any, active: Any, n_active: Any, inverse: Any, dual: Any, residual: Any,
-    intercept: Any, position: Any, end: Any, d_dual: Any, d_residual: Any, d_intercept: Any, features: Any,
-    columns: Any, level: float, nugget: float, kappa: float, undetermined: float,
+    status: Index, held: Index, last: Index, active: Index, n_active: Index, inverse: Array, dual: Array,
+    residual: Array, intercept: Array, position: Array, end: Array, d_dual: Array, d_residual: Array,
+    d_intercept: Array, features: Array, columns: Array, level: float, nugget: float, kappa: float, undetermined: float,
 ) -> None:  # fmt: skip
     """Move each problem to the next change of its active set, or to the end of its line, and make the change."""
     p, cap = columns.shape[1], active.shape[1]
@@ -135,7 +139,7 @@ def take_steps(
 
 @compiled(error_model="numpy")
 def _find_step(
-    longest: float, held: int, last: int, active: Any, dual: Any, residual: Any, d_dual: Any, d_residual: Any,
+    longest: float, held: int, last: int, active: Index, dual: Array, residual: Array, d_dual: Array, d_residual: Array,
     level: float,
 ) -> tuple[float, int, int]:  # fmt: skip
     """The step to the first change of one active set, and the place of the row that leaves or the row that enters.
@@ -161,7 +165,7 @@ def _find_step(
 
 
 @compiled(error_model="numpy")
-def _gram(columns: Any, active: Any, without: int) -> Any:
+def _gram(columns: Array, active: Index, without: int) -> Array:
     """The sum of z z' (p, p) over all active rows but one."""
     p = columns.shape[1]
     gram = np.zeros((p, p))
@@ -174,7 +178,7 @@ def _gram(columns: Any, active: Any, without: int) -> Any:
 
 
 @compiled(error_model="numpy")
-def _remove(inverse: Any, active: Any, n_active: int, p: int, place: int) -> None:
+def _remove(inverse: Array, active: Index, n_active: int, p: int, place: int) -> None:
     """Take an active row out of the inverse; the last one moves to its place."""
     size, at = p + n_active, p + place
     column = inverse[:size, at].copy()
@@ -187,7 +191,7 @@ def _remove(inverse: Any, active: Any, n_active: int, p: int, place: int) -> Non
 
 @compiled(error_model="numpy")
 def _insert(
-    inverse: Any, active: Any, n_active: int, row: int, features: Any, columns: Any, nugget: float, kappa: float
+    inverse: Array, active: Index, n_active: int, row: int, features: Array, columns: Array, nugget: float, kappa: float
 ) -> None:
     """Put a row into the active set, as the last one."""
     p = columns.shape[1]
@@ -204,11 +208,6 @@ def _insert(
     inverse[size, :size] = -solved / schur
     inverse[size, size] = 1.0 / schur
     active[n_active] = row
-
-
-Array = NDArray[np.floating]
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

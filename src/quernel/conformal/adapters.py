@@ -17,13 +17,14 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.validation import _num_samples, has_fit_parameter
 
-from quernel._validation import check_weight_sum
+from quernel._validation import check_weight, check_weight_sum
 from quernel.conformal.methods import Index, Mask
 from quernel.data import ArrayRows, DaskRows, RowSource
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
-from quernel.estimators.inputs import predict_in_place, source_of, subset
-from quernel.estimators.validation import check_groups, check_target, check_weight
+from quernel.estimators.inputs import check_target, source_of, subset
+from quernel.estimators.prediction import predict_in_place
+from quernel.estimators.splits import check_groups
 
 Array = NDArray[np.floating]
 

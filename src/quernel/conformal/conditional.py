@@ -26,11 +26,11 @@ from sklearn.utils.validation import _num_samples
 
 from quernel.conformal.methods import Index, Scale, Scores, uncross, unknown_group
 from quernel.data import ArrayRows, InMemoryDesign
+from quernel.estimators.prediction import check_rows
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
-from quernel.estimators.validation import check_rows
 from quernel.losses import Pinball
 from quernel.objective import Problem
-from quernel.solvers.screening import driver
+from quernel.solvers import screening
 
 if TYPE_CHECKING:
     from quernel.conformal.active_set_path import CutoffFit
@@ -166,7 +166,7 @@ class KernelCalibration:
         kappa = max(kappa, kernel_scale / (MAX_INFLUENCE * spread))
         both = np.column_stack([self.features, COLUMN_FACTOR * self.columns])
         rows = InMemoryDesign(ArrayRows(both, score), features=both)
-        start = driver.solve(Problem(rows, Pinball([level]), kappa / (2 * n), fit_intercept=True), tol=START_TOL)
+        start = screening.solve(Problem(rows, Pinball([level]), kappa / (2 * n), fit_intercept=True), tol=START_TOL)
         constant = np.linalg.lstsq(self.columns, np.ones(n), rcond=None)[0]
         intercept = COLUMN_FACTOR * start.coef[self.features.shape[1] :, 0] + start.intercept[0] * constant
         problem = CutoffProblem(self.features, self.columns, score, level, kappa, nugget)

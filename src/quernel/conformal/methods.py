@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold, KFold, check_cv
 
-from quernel.estimators.inputs import drop_zero_weight
+from quernel.estimators.splits import drop_zero_weight
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]

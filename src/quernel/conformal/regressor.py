@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from quernel._validation import check_choice, check_share
+from quernel._validation import check_choice, check_flags, check_share, check_weight
 from quernel.conformal.adapters import (
     InMemoryRows,
     OutOfCoreRows,
@@ -45,10 +45,10 @@ from quernel.conformal.methods import (
     use_all_rows,
 )
 from quernel.estimators import KernelQuantileRegressor
-from quernel.estimators.inputs import as_frame_like, blockwise
-from quernel.estimators.validation import check_target, check_weight
+from quernel.estimators.inputs import check_target
+from quernel.estimators.prediction import as_frame_like, blockwise
 from quernel.estimators.warnings import warning_as_one
-from quernel.features.random import as_generator
+from quernel.kernels.base import as_generator
 from quernel.losses import Pinball
 
 Array = NDArray[np.floating]
@@ -466,9 +466,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         check_choice("method", self.method, tuple(METHODS))
         check_calibration_size(self.calibration_size)
         check_choice("conditional", self.conditional, (None, "kernel"))
-        for name in ("symmetric", "time_ordered", "randomize"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
+        check_flags(self, "symmetric", "time_ordered", "randomize")
         method, name = METHODS[self.method], self.method
         if is_frozen(self.estimator) and method.models == "one":
             method, name = dataclasses.replace(method, split=use_all_rows, models="none"), "prefit"

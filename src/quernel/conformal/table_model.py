@@ -1,21 +1,25 @@
-"""TableModel: an encoder and an estimator that predict conditional quantiles from a table."""
+"""TableModel: an encoder and an estimator that predict conditional quantiles from a table; and estimators as such."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 
+from quernel._validation import check_weight
 from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.adapters import unwrap_frozen
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
-from quernel.estimators.validation import check_target, check_weight
+from quernel.estimators.inputs import check_target
 from quernel.losses import Pinball
+from quernel.tables import NumericColumn, TableEncoder
 from quernel.tables.columns import TextColumn
-from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import factorize, open_frame
 
 Array = NDArray[np.floating]
@@ -232,3 +236,60 @@ def describe_unseen(encoder: TableEncoder, table: Any) -> list[str]:
     unseen = UnseenCategories(encoder)
     unseen.check(table)
     return unseen.describe()
+
+
+def as_table_model(model: Any, X: Any, target: str) -> TableModel:
+    """Return a fitted estimator as a model of the table X, whose encoder makes what the estimator computes with."""
+    if isinstance(model, TableModel):
+        return model
+    if isinstance(model, ConformalQuantileRegressor):
+        return _as_calibrated(model, X, target)
+    if hasattr(model, "backtest"):
+        raise TypeError(
+            f"{type(model).__name__} forecasts a series, and has a page of its own: quernel forecast --report. In "
+            "Python, its backtest(...) gives past forecasts beside what came, for the displays of quernel.plots."
+        )
+    if not isinstance(model, KernelQuantileRegressor | TabularQuantileRegressor):
+        raise TypeError(
+            "A report takes a fitted TabularQuantileRegressor, KernelQuantileRegressor or ConformalQuantileRegressor "
+            f"around one of these, or a model of a table that quernel.load returned; got {type(model).__name__}. Of a "
+            "pipeline or a search, pass the model inside."
+        )
+    check_is_fitted(model)
+    encoder = getattr(model, "encoder_", None)
+    if encoder is None:
+        frame = open_frame(X)
+        if len(frame.names) != model.n_features_in_:
+            raise ValueError(f"X has {len(frame.names)} columns; the model was fitted to {model.n_features_in_}.")
+        fills = zip(frame.names, model._fill, strict=True)
+        encoder = TableEncoder()
+        encoder.columns_ = tuple(NumericColumn(name, "number", float(fill), flagged=False) for name, fill in fills)
+        encoder.dropped_, encoder.notes_, encoder.alarms_, encoder.n_features_in_ = {}, (), (), len(frame.names)
+        encoder.feature_names_in_ = np.array(frame.names, dtype=object)
+    # From here on rows are encoded, and the estimator takes numbers without names.
+    model = copy(model)
+    for name in ("encoder_", "feature_names_in_"):
+        model.__dict__.pop(name, None)
+    model.n_features_in_ = model.input_range_.shape[1]
+    return TableModel(encoder, model, target)
+
+
+def _as_calibrated(model: ConformalQuantileRegressor, X: Any, target: str) -> TableModel:
+    """Return a fitted ConformalQuantileRegressor as a model of the table X with a calibrated interval."""
+    check_is_fitted(model)
+    if (
+        len(model.estimators_) > 1
+        or model._conditional is not None
+        or model._groups is not None
+        or model._ratio is not None
+    ):
+        raise ValueError(
+            "A report takes a ConformalQuantileRegressor with one model and one calibration for all rows: with "
+            f"method='split' or 'prefit', without groups, density_ratio and conditional; got {model!r}. Report on "
+            "estimators_[0] of it, and draw its coverage by quernel.plots.IntervalWidthDisplay."
+        )
+    inside = as_table_model(unwrap_frozen(model.estimators_[0]), X, target)
+    interval = copy(model)
+    interval.estimators_, interval.n_features_in_ = [inside.model], inside.model.n_features_in_
+    interval.__dict__.pop("feature_names_in_", None)
+    return replace(inside, interval=interval)

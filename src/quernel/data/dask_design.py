@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from quernel._machine import Answer, blocks
 from quernel.data import dask_tasks
@@ -154,7 +154,7 @@ class DaskDesign:
     n_duals = 0
 
     def __init__(
-        self, source: DaskRows, feature_map: FeatureMap, *, max_memory: int | None = None, dtype: Any = float
+        self, source: DaskRows, feature_map: FeatureMap, *, max_memory: int | None = None, dtype: DTypeLike = float
     ) -> None:
         self.source = source
         self.n_rows = source.n_rows

@@ -23,7 +23,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from quernel._machine import available_memory, single_threaded_blas
 from quernel.data.design_matrix import SIZE_ROWS, Block, BlockState, FeatureMap, InMemoryDesign
@@ -69,7 +69,7 @@ class Part:
 class TypedMap:
     """Feature map with the dtype in which features are computed."""
 
-    def __init__(self, feature_map: FeatureMap, dtype: Any = float) -> None:
+    def __init__(self, feature_map: FeatureMap, dtype: DTypeLike = float) -> None:
         self.feature_map, self.dtype, self.n_components_ = feature_map, dtype, feature_map.n_components_
 
     def transform(self, X: Array, **kwargs: Any) -> Array:

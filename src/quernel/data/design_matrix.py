@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from quernel._machine import Answer, available_memory, blocks, parallel_map, strips, submit
 from quernel.data.sources import ArrayRows
@@ -164,7 +164,7 @@ class InMemoryDesign:
         share: Array | None = None,
         shuffled: bool = False,
         max_memory: int | None = None,
-        dtype: Any = float,
+        dtype: DTypeLike = float,
         threads: int = 1,
     ) -> None:
         if features is None:

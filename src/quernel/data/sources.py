@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,7 +192,7 @@ class ShiftedRows:
             yield piece._replace(y=piece.y - self.centre)
 
 
-def is_stream(X: Any) -> bool:
+def is_stream(X: Any) -> TypeGuard[RowSource]:
     """Whether X is a `RowSource`, whose rows are streamed."""
     return hasattr(X, "stream") and hasattr(X, "spans")
 
@@ -201,7 +201,7 @@ def positive_weight_mask(source: Any) -> Mask:
     """Boolean mask (n,) of the rows with positive weight; out of core it takes one pass over the weights, if any."""
     if is_stream(source):
         pieces = source.stream(range(len(source.spans)), X=False) if source.weighted else []
-        above = [piece.weight > 0 for piece in pieces]
+        above = [piece.weight > 0 for piece in pieces if piece.weight is not None]
         return np.concatenate(above) if above else np.ones(source.n_rows, dtype=bool)
     return np.ones(source.n_rows, dtype=bool) if source.weight is None else np.asarray(source.weight > 0)
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from quernel._validation import check_weight_ratio, check_weight_sum
 from quernel.data.dask import DaskRows
 from quernel.data.sources import Array, ArrayRows, Piece, RowsError, RowSource, begin_pass
-from quernel.features.sampling import sample_of_rows
+from quernel.features.landmarks import sample_of_rows
 
 Codes = NDArray[np.uint64]
 Answer = TypeVar("Answer")

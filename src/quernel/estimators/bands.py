@@ -21,10 +21,10 @@ from quernel.estimators.inference import (
     confidence_bounds,
     estimate_inference,
 )
-from quernel.estimators.inputs import FitData, as_frame_like, is_dask, level_names, source_of
+from quernel.estimators.inputs import FitData, is_dask, source_of
 from quernel.estimators.levels import rearrange
+from quernel.estimators.prediction import as_frame_like, check_rows, level_names
 from quernel.estimators.solve import Solution
-from quernel.estimators.validation import check_rows
 from quernel.estimators.warnings import warn_if_extrapolating
 from quernel.features import LandmarkPredictor, Nystroem
 from quernel.tuning.plan import FitPlan

@@ -35,11 +35,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._files import follow_link, write_atomically
 from quernel._machine import single_threaded_blas
-from quernel._validation import check_choice, check_positive
-from quernel.estimators.inputs import FitData, blockwise, read_fit_data
+from quernel._validation import check_choice, check_flags, check_positive
+from quernel.data.design_matrix import FeatureMap
+from quernel.estimators.inputs import FitData, read_fit_data, refuse_large, refuse_missing
+from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_outputs, solve_full_kernel, solve_on_features
-from quernel.estimators.validation import check_rows, refuse_large, refuse_missing
-from quernel.estimators.warnings import print_progress, reset_warning, warn_if_extrapolating, warn_not_converged
+from quernel.estimators.warnings import print_progress, warn_if_extrapolating, warn_not_converged
 from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, RandomFeatures, TrendFeatures
 from quernel.kernels import Kernel, Linear, resolve
 from quernel.losses import Loss
@@ -50,10 +51,10 @@ from quernel.solvers.result import InitialPoint
 from quernel.tables import TableEncoder
 from quernel.tuning.alpha import AlphaChoice, alpha_for, alpha_unit
 from quernel.tuning.bandwidth import BandwidthChoice
-from quernel.tuning.cost import estimate_cost, refuse_if_too_large
+from quernel.tuning.cost import estimate_cost
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.n_components import ComponentsChoice
-from quernel.tuning.plan import FitPlan, draw_features, plan_fit, unfitted_features
+from quernel.tuning.plan import FitPlan, draw_features, plan_fit, refuse_if_too_large, unfitted_features
 
 # Version of the file format: raise it when an older quernel would misread the new files.
 FORMAT = 2
@@ -128,7 +129,7 @@ def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
         ) from error
 
 
-def check_checkpoint(estimator: Any, path: Any) -> None:
+def check_checkpoint(estimator: KernelEstimator, path: Any) -> None:
     """Validate `checkpoint` before any work: a writable path, and a fit that can be resumed and repeated."""
     if path is None:
         return
@@ -145,7 +146,7 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
         raise ValueError(f"checkpoint is not for {what}, which cannot resume. Use {instead}, or leave it out.")
 
 
-def fingerprint(estimator: Any, data: FitData, plan: FitPlan, feature_map: Any) -> dict[str, Any]:
+def fingerprint(estimator: KernelEstimator, data: FitData, plan: FitPlan, feature_map: FeatureMap) -> dict[str, Any]:
     """Identify a fit by its data (numbers of rows and columns, ranges, means) and by its parameters.
 
     The keys appear in the error message that lists how two fits differ. Data are described by statistics of all rows
@@ -207,12 +208,12 @@ class WarmStart:
     """
 
     plan: FitPlan | None = None
-    feature_map: Any = None
+    feature_map: FeatureMap | None = None
     initial: InitialPoint | None = None
     path: Any = None
 
     @classmethod
-    def from_model(cls, model: Any, summary: DataSummary, loss: Loss, path: Any) -> WarmStart:
+    def from_model(cls, model: KernelEstimator, summary: DataSummary, loss: Loss, path: Any) -> WarmStart:
         """Warm start of a model that is about to be fitted to the summarised data."""
         if not can_warm_start(model, summary.n_columns, loss.n_columns):
             return cls(path=path)
@@ -222,7 +223,9 @@ class WarmStart:
         initial = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
         return cls(plan, model.feature_map_, initial, path)
 
-    def open_checkpoint(self, model: Any, data: FitData, plan: FitPlan, feature_map: Any) -> Checkpoint | None:
+    def open_checkpoint(
+        self, model: KernelEstimator, data: FitData, plan: FitPlan, feature_map: FeatureMap
+    ) -> Checkpoint | None:
         """The checkpoint of this fit, if a path was given; the features are part of its fingerprint."""
         return None if self.path is None else Checkpoint(self.path, fingerprint(model, data, plan, feature_map))
 
@@ -238,7 +241,7 @@ class WarmStart:
             follow_link(Path(self.path)).unlink(missing_ok=True)
 
 
-def warm_start_state(model: Any, summary: DataSummary, result: Result) -> dict[str, Any]:
+def warm_start_state(model: KernelEstimator, summary: DataSummary, result: Result) -> dict[str, Any]:
     """Private attributes of a fitted model that a later warm start needs."""
     return {
         "_fitted_as": _settings(model, summary.n_columns, result.coef.shape[1]),
@@ -247,14 +250,14 @@ def warm_start_state(model: Any, summary: DataSummary, result: Result) -> dict[s
     }
 
 
-def can_warm_start(model: Any, n_columns: int, n_fits: int) -> bool:
+def can_warm_start(model: KernelEstimator, n_columns: int, n_fits: int) -> bool:
     """Whether the next fit starts from the last one: `warm_start`, and nothing that the features depend on changed."""
     if not model.warm_start or not hasattr(model, "coef_"):
         return False
     return getattr(model, "_fitted_as", None) == _settings(model, n_columns, n_fits)
 
 
-def _settings(model: Any, n_columns: int, n_fits: int) -> str:
+def _settings(model: KernelEstimator, n_columns: int, n_fits: int) -> str:
     """All that the feature map and the shape of the coefficients depend on, as text."""
     return repr((model.kernel, model.bandwidth, model.n_components, model.sampling, n_columns, n_fits))
 
@@ -302,27 +305,20 @@ class KernelEstimator(BaseEstimator):
         if self.dtype == "float32" and not SOLVERS[self.solver].float32:
             able = ", ".join(f"solver={name!r}" for name, solver in SOLVERS.items() if solver.float32)
             raise ValueError(f"dtype='float32' is for {able} only; got solver={self.solver!r}.")
-        if not (isinstance(self.alpha, str) and self.alpha == "auto"):
-            check_positive("alpha", self.alpha, instead=' or "auto"')
+        check_positive("alpha", self.alpha, others=("auto",))
         check_choice("alpha_scale", self.alpha_scale, ("absolute", "relative"))
-        if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
-            check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
+        check_positive("n_components", self.n_components, integer=True, others=("auto", "exact"))
         if self.n_components == "exact":
             kernel.check_diagonal()
-        elif not isinstance(kernel, Linear):
+        elif not (isinstance(kernel, Linear) or (self.kernel == "auto" and self.sampling == "auto")):
             unfitted_features(self, kernel).check()
-        if not isinstance(self.fit_intercept, bool | np.bool_):
-            raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
-        if not isinstance(self.warm_start, bool | np.bool_):
-            raise ValueError(f"warm_start must be True or False; got {self.warm_start!r}.")
+        check_flags(self, "fit_intercept", "warm_start")
         for what, instead in self._restrictions("warm_starts") if self.warm_start else ():
             raise ValueError(f"warm_start=True is not for {what}, which always starts from scratch. Use {instead}.")
         check_positive("tol", self.tol)
         check_positive("max_iter", self.max_iter, integer=True)
-        if self.max_seconds is not None:
-            check_positive("max_seconds", self.max_seconds, instead=", or None")
-        if self.max_memory is not None:
-            check_positive("max_memory", self.max_memory, instead=" of bytes, or None")
+        check_positive("max_seconds", self.max_seconds, others=(None,))
+        check_positive("max_memory in bytes", self.max_memory, others=(None,))
         return self._check_bandwidth(kernel)
 
     def _check_bandwidth(self, kernel: Kernel) -> Kernel:
@@ -404,15 +400,7 @@ class KernelEstimator(BaseEstimator):
         """Raise ValueError, before any work, if memory cannot hold the fit or squares of X overflow."""
         summary, linear = data.summary, isinstance(kernel, Linear)
         if summary.in_memory:
-            refuse_if_too_large(
-                summary.n_rows,
-                self.n_components,
-                loss.n_columns,
-                linear=linear,
-                solver=self.solver,
-                max_memory=self.max_memory,
-                dtype=self.dtype,
-            )
+            refuse_if_too_large(self, summary.n_rows, loss.n_columns, linear=linear)
         if not linear:
             refuse_large(summary.range, data.row_names)
 
@@ -503,10 +491,10 @@ class KernelEstimator(BaseEstimator):
         }
         kept = {name: value for name, value in vars(self).items() if not name.endswith("_")}
         self.__dict__ = kept | fitted
-        reset_warning(self)
         if solution.stopped_by is None:
             start.remove_checkpoint()
-        warn_not_converged(self, self._output_names(), solution.stopped_by)
+        if not (result.relative_gap <= self.tol).all():  # negated, so that a gap of NaN also warns
+            warn_not_converged(self, self._output_names(), solution.stopped_by)
         return self
 
     def __sklearn_tags__(self) -> Tags:

@@ -17,10 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_choice
 from quernel.data import ArrayRows, statistics
 from quernel.estimators.base import KernelEstimator, WarmStart, check_checkpoint
-from quernel.estimators.inputs import blockwise, require_in_memory
+from quernel.estimators.inputs import check_labels, check_loss, require_in_memory
 from quernel.estimators.multiclass import ProbabilityCurves, class_weights, encode_signs, encode_target
+from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.solve import TimeBudget
-from quernel.estimators.validation import check_labels, check_loss, check_rows
 from quernel.estimators.warnings import convergence_not_warned, warn_calibration_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,6 +43,7 @@ from scipy.special import stdtrit
 from scipy.stats import rankdata
 
 from quernel._machine import blocks, single_threaded_blas
+from quernel.data.design_matrix import FeatureMap
 from quernel.solvers.result import Result
 
 Array = NDArray[np.floating]
@@ -206,7 +206,7 @@ class TrainingFeatures:
     `share` are the normalized weights (n,) of the rows.
     """
 
-    def __init__(self, feature_map: Any, X: ArrayLike, share: Array) -> None:
+    def __init__(self, feature_map: FeatureMap, X: ArrayLike, share: Array) -> None:
         self.feature_map, self.X, self.share = feature_map, np.asarray(X), share
         self.n_features = feature_map.n_components_
         self.spans = list(blocks(len(self.X), self.n_features))

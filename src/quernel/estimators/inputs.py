@@ -1,11 +1,8 @@
-"""Data given as an object of `quernel.data` or as a Dask collection, rather than as arrays, to `fit` and `predict`.
+"""Training data: what `fit` is given, read and checked; each error says what is wrong, what was given and what to do.
 
 `fit` accepts arrays, data frames, row sources (`ParquetRows`, `MemmapRows`, ...) and Dask collections. `source_of`
-decides which one it is, `load_if_fits` loads what fits in memory; other functions draw, select and predict rows of data
-that do not. The decorator `blockwise` extends row-wise methods such as `predict` to
-
-- a Dask array or data frame: returns a lazy Dask array with the chunks of X, one task per chunk;
-- a row source of files: reads block by block and returns an array for all rows.
+decides which one it is, `load_if_fits` loads what fits in memory; other functions draw and select rows of data that do
+not. `prediction.py` has the rows to predict.
 """
 
 from __future__ import annotations
@@ -14,73 +11,36 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property
 from typing import Any
 
-import narwhals as nw
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import _safe_indexing
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from quernel.data import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, memory_budget
+from quernel._machine import parallel_map, single_threaded_blas
+from quernel._validation import LARGEST, SMALLEST, check_weight, sum_silently
+from quernel.data import ArrayRows, DaskRows, RowSource, SelectedRows, blocks, memory_budget
 from quernel.data.sources import is_stream
-from quernel.estimators.validation import check_training
 from quernel.estimators.warnings import stacklevel_of_caller
+from quernel.losses import LOSSES, Loss
 from quernel.tables import TableEncoder, TableWarning
 from quernel.tables.column_stats import find_numeric_traps
-from quernel.tables.frames import open_frame
+from quernel.tables.encoder import refuse_infinite
+from quernel.tables.frames import as_entries, open_frame, refuse_repeated_names, to_numbers
 from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]
-Index = NDArray[np.intp]
+Rows = ArrayRows | DaskRows | RowSource
 
 NUMBER = 8  # bytes of a float64
-# Names of arguments, besides X, that may have one entry per row and are then split like X.
-PER_ROW = ("y", "groups", "density_ratio")
+# Up to this many entries, X is checked for NaN immediately, even if a later pass would find them.
+QUICK_TO_READ = 2_000_000
 
 
-def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_]) -> list[tuple[Index, Index]]:
-    """Validate (train, test) pairs and renumber them as positions among the rows of positive weight.
-
-    Parameters
-    ----------
-    splits : iterable of (train, test)
-        Index arrays or masks over all n rows: splitters also see the rows of weight 0, which no fit uses.
-    counts : ndarray of bool of shape (n,)
-        Which rows have a positive weight.
-    """
-    # position[i] is the number of row i among the rows of positive weight.
-    position, found = np.cumsum(counts) - 1, []
-    for k, pair in enumerate(splits):
-        train, test = (position[part[counts[part]]] for part in (_check_positions(part, len(counts)) for part in pair))
-        if len(train) == 0 or len(test) == 0:
-            raise ValueError(
-                f"Split {k} of cv has {len(train)} rows to fit and {len(test)} to judge by; none may be 0."
-            )
-        found.append((train, test))
-    if not found:
-        raise ValueError("cv gives no split at all.")
-    return found
-
-
-def _check_positions(part: Any, n_rows: int) -> Index:
-    """One side of a split as non-negative row numbers; masks and negative positions are accepted."""
-    part = np.atleast_1d(part)
-    if part.size == 0:
-        return np.empty(0, dtype=np.intp)
-    if part.dtype == bool and part.shape == (n_rows,):
-        return np.flatnonzero(part)
-    whole = part.dtype.kind in "iu" and part.ndim == 1
-    if not whole or not -n_rows <= part.min() <= part.max() < n_rows:
-        raise ValueError(f"cv must give positions among {n_rows} rows; got {part!r}.")
-    return part % n_rows
-
-
-def is_dask(X: Any) -> bool:
-    """Whether this is a Dask array or data frame, found out without importing Dask."""
-    return hasattr(X, "__dask_graph__")
-
-
-def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowSource | None:
+def source_of(X: Any, y: Any, sample_weight: Any) -> Rows | None:
     """The row source that (X, y, sample_weight) stand for, or None if X is an array or data frame in memory.
 
     A row source brings its own target and weights, so y and sample_weight must then be None.
@@ -108,6 +68,11 @@ def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowS
     if getattr(X, "y", True) is None:
         raise ValueError(f"{type(X).__name__} has no target. Make it with one.")
     return X
+
+
+def is_dask(X: Any) -> bool:
+    """Whether this is a Dask array or data frame, found out without importing Dask."""
+    return hasattr(X, "__dask_graph__")
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +139,54 @@ def read_fit_data(
     return FitData(ArrayRows(rows, y, weight), names, encoder, warn_of_traps(X, rows, y, names, encoder))
 
 
+def check_training(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: ArrayLike | None,
+    read_target: Callable[[Any], NDArray[Any]] | None = None,
+    *,
+    finite: bool = True,
+) -> tuple[Array, NDArray[Any], Array | None]:
+    """Validate X, y and sample_weight for a fit; rows of weight 0 are dropped.
+
+    The number and names of the columns are stored on the estimator, and `encoder_` if X has columns other than finite
+    numbers. `read_target` validates y; None expects numbers. `finite` looks for NaN and infinity in large X, too, which
+    costs a pass over it.
+    """
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
+        )
+    rows = None if is_mixed(X) else check_numbers(estimator, X, finite=finite)
+    target = check_target(y) if read_target is None else read_target(y)
+    check_lengths(X if rows is None else rows, target)
+    if read_target is None:
+        _refuse_extreme_target(target)
+    weight = None if sample_weight is None else check_weight(sample_weight, len(target))
+    if weight is not None and not weight.all():
+        kept = np.flatnonzero(weight)
+        X, rows = (_safe_indexing(X, kept), None) if rows is None else (X, rows[kept])
+        target, weight = target[kept], weight[kept]
+    if rows is None:
+        rows = _encode_training(estimator, X, target, weight)
+    return rows, target, weight
+
+
+def _encode_training(estimator: Any, X: Any, target: NDArray[Any], weight: Array | None) -> Array:
+    """Encode training rows by a new encoder, which is stored on the estimator with the names of the columns."""
+    frame = open_frame(X)
+    for name in frame.names:
+        if frame.get(name).kind == "number":
+            refuse_infinite(name, to_numbers(frame.get(name)))
+    encoder = TableEncoder().fit(frame, target, weight)
+    estimator.encoder_, estimator.n_features_in_ = encoder, encoder.n_features_in_
+    estimator.__dict__.pop("feature_names_in_", None)
+    if hasattr(encoder, "feature_names_in_"):
+        estimator.feature_names_in_ = encoder.feature_names_in_
+    return encoder.encode(frame, 0)
+
+
 def warn_of_traps(
     X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None, encoder: TableEncoder | None
 ) -> tuple[str, ...]:
@@ -199,7 +212,200 @@ def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None
     return find_numeric_traps(open_frame(X), y)
 
 
-def require_in_memory(options: Iterable[tuple[str, str]], source: Any) -> None:
+def check_levels(quantiles: Any) -> tuple[Array, bool]:
+    """Validate quantile levels; return them as an array (q,), and whether a single float was given.
+
+    Predictions for a single float are one-dimensional.
+    """
+    try:
+        if isinstance(quantiles, str) or quantiles is None:
+            raise TypeError
+        levels = np.asarray(quantiles, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"quantiles must be a number or a sequence of numbers; got {quantiles!r}.") from error
+    if levels.ndim > 1 or levels.size == 0:
+        raise ValueError(f"quantiles must be one level or a flat sequence of levels; got {quantiles!r}.")
+    single, levels = levels.ndim == 0, np.atleast_1d(levels)
+    outside = levels[~((levels > 0) & (levels < 1))]
+    if len(outside):
+        raise ValueError(
+            f"Quantile levels must lie strictly between 0 and 1; got {outside.tolist()}. "
+            "Write 0.95 for the 95th percentile."
+        )
+    if len(np.unique(levels)) < len(levels):
+        raise ValueError(f"Quantile levels must differ from one another; got {levels.tolist()}.")
+    return levels, single
+
+
+def is_mixed(X: Any) -> bool:
+    """Whether a table has columns other than numbers, by their types; gaps are not looked for."""
+    if isinstance(X, list | tuple):
+        X = np.asarray(X, dtype=object) if np.asarray(X).dtype.kind in "US" else np.asarray(X)
+    if isinstance(X, np.ndarray):
+        return X.ndim == 2 and X.dtype.kind in "OUM" and not _all_numbers(X)
+    if not is_frame(X) and not hasattr(X, "schema"):
+        return False
+    frame = open_frame(X)
+    return any(frame.get(name).kind not in ("number", "boolean") for name in frame.names)
+
+
+def check_numbers(estimator: Any, X: Any, *, finite: bool = True) -> Array | None:
+    """Validate training rows of numbers; return a float64 array of shape (n, d), or None if values are missing.
+
+    The number and names of the columns are stored on the estimator.
+    """
+    if is_frame(X):
+        refuse_repeated_names(list(X.columns))
+    array = validate_data(estimator, X, reset=True, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
+    if not finite and array.size > QUICK_TO_READ:
+        return array
+    return None if has_missing(array, getattr(estimator, "feature_names_in_", None)) else array
+
+
+def check_target(y: Any) -> Array:
+    """Validate a numeric target; return a finite float64 array of shape (n,)."""
+    if is_dates(np.asarray(y).ravel()):
+        raise ValueError("y holds dates where numbers are needed. Turn it into numbers first, such as days.")
+    try:
+        target = column_or_1d(y, warn=True)
+        target = check_array(target, ensure_2d=False, dtype=np.float64, ensure_all_finite=False, input_name="y")
+    except ValueError as error:
+        if "could not convert string" in str(error):
+            raise ValueError(f"y holds text where numbers are needed: {error}. Encode it as numbers first.") from error
+        raise
+    missing, infinite = np.isnan(target).sum(), np.isinf(target).sum()
+    if missing or infinite:
+        raise ValueError(
+            f"Input y contains NaN or infinity: {missing} NaN and {infinite} infinite among {len(target)} values. "
+            "Leave those rows out."
+        )
+    return target
+
+
+def check_labels(y: Any) -> NDArray[Any]:
+    """Validate class labels: an array of shape (n,) of numbers, strings or booleans, all of one type."""
+    labels = column_or_1d(y, warn=True)
+    if labels.dtype.kind == "O":
+        kinds = {"text" if isinstance(label, str) else type(label).__name__ for label in labels.tolist()}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"y mixes labels of different types ({', '.join(sorted(kinds))}). Make them all text, or all numbers."
+            )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError(
+            f"Input y contains NaN or infinity: {np.sum(~np.isfinite(labels))} of {len(labels)} labels. "
+            "Leave those rows out."
+        )
+    try:
+        check_classification_targets(labels)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} y must hold class labels. For numbers to be predicted as such use KernelRegressor or "
+            "KernelQuantileRegressor."
+        ) from error
+    return labels
+
+
+def check_loss(loss: Any, *, margin: bool) -> None:
+    """Raise ValueError unless `loss` is a name or object of `quernel.losses`, of the margin (classes) or residual."""
+    names = [name for name, known in LOSSES.items() if known.margin == margin]
+    other, use = ("residual", "KernelRegressor") if margin else ("margin", "KernelClassifier")
+    listed = ", ".join(map(repr, names))
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise ValueError(f"Unknown loss {loss!r}. Known: {listed}, or an object of quernel.losses.")
+    if not isinstance(loss, str | Loss):
+        raise ValueError(f"loss must be one of {listed}, or an object of quernel.losses; got {loss!r}.")
+    if (LOSSES[loss].margin if isinstance(loss, str) else loss.margin) != margin:
+        raise ValueError(f"The loss {loss!r} is one of the {other}. Use {use} for it, or one of {listed}.")
+    if isinstance(loss, Loss) and loss.n_columns != 1:
+        raise ValueError(
+            f"The loss must be of one column here; got {loss!r} with {loss.n_columns}. Give one number only."
+        )
+
+
+def check_lengths(X: Any, y: Array) -> None:
+    """Raise ValueError unless X and y have the same length."""
+    if len(X) != len(y):
+        raise ValueError(
+            f"X has {len(X)} rows but y has {len(y)} entries (inconsistent numbers of samples): give one per row."
+        )
+
+
+def has_missing(X: Array, names: NDArray[Any] | None) -> bool:
+    """Whether X has NaN; raise ValueError if it has infinity."""
+    with single_threaded_blas(*X.shape) as threads:  # finite sums prove finite X, in one cheap pass
+        if np.isfinite(parallel_map(lambda block: sum_silently(X[block]), blocks(*X.shape), threads)).all():
+            return False
+    # A sum may also overflow, so look at the entries themselves.
+    if np.isinf(X).any():
+        refuse_missing(X, names)
+    return bool(np.isnan(X).any())
+
+
+def refuse_missing(X: Array, names: NDArray[Any] | None) -> None:
+    """Raise ValueError if X has NaN or infinity, with their numbers by column."""
+    missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)
+    bad = np.flatnonzero(infinite if infinite.any() else missing)
+    if len(bad) == 0:
+        return
+    labels = [repr(str(names[j])) if names is not None else str(j) for j in bad]
+    shown = ", ".join(
+        f"column {label} ({missing[j]} NaN, {infinite[j]} infinite)"
+        for j, label in list(zip(bad, labels, strict=True))[:5]
+    )
+    more = f" and {len(bad) - 5} more columns" if len(bad) > 5 else ""
+    if infinite.any():
+        remedy = "Replace it by a number, or by NaN if the value is missing"
+    else:
+        remedy = "Encode large X for a linear kernel first, with quernel.TableEncoder in a Pipeline"
+    raise ValueError(f"Input X contains {'infinity' if infinite.any() else 'NaN'} in {shown}{more}. {remedy}.")
+
+
+def refuse_large(limits: Array, names: NDArray[Any] | None) -> None:
+    """Raise ValueError if a column is too large to square; `limits` (2, d) are the column minima and maxima."""
+    largest = np.abs(limits).max(axis=0)
+    if (largest > LARGEST).any():
+        j = int(np.argmax(largest > LARGEST))
+        label = str(j) if names is None else repr(str(names[j]))
+        raise ValueError(
+            f"Column {label} of X holds numbers as large as {largest[j]:.3g}, and beyond {LARGEST:g} their squares "
+            "overflow. Rescale it."
+        )
+
+
+def _refuse_extreme_target(y: Array) -> None:
+    """Raise ValueError if y is so large that squares overflow, or so nearly constant that they underflow."""
+    if np.abs(y).max(initial=0) > LARGEST:
+        raise ValueError(
+            f"y holds numbers as large as {np.abs(y).max():.3g}, and beyond {LARGEST:g} their squares overflow. "
+            "Rescale it."
+        )
+    if len(y) and 0 < np.ptp(y) < SMALLEST:
+        raise ValueError(
+            f"The entries of y differ by {np.ptp(y):.3g} at most, and below {SMALLEST:g} squares vanish. Rescale it."
+        )
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a pandas or polars data frame."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def _all_numbers(X: NDArray[Any]) -> bool:
+    """Whether an array of objects or text holds nothing but numbers, be they written as text, and missing values."""
+    return X.dtype.kind == "O" and all(as_entries(column).kind in ("number", "boolean", None) for column in X.T)
+
+
+def is_dates(values: NDArray[Any]) -> bool:
+    """Whether these are dates or times: by dtype, or objects with a year and a month."""
+    if values.dtype.kind in "Mm":
+        return True
+    return values.dtype.kind == "O" and any(
+        hasattr(value, "year") and hasattr(value, "month") for value in values.tolist()
+    )
+
+
+def require_in_memory(options: Iterable[tuple[str, str]], source: DaskRows | RowSource) -> None:
     """Raise ValueError if there are (option, alternative) that need all rows in memory; these rows are out of core."""
     dask = isinstance(source, DaskRows)
     where = "stay where Dask has them" if dask else "exceed max_memory and are read in parts"
@@ -210,7 +416,7 @@ def require_in_memory(options: Iterable[tuple[str, str]], source: Any) -> None:
         )
 
 
-def load_if_fits(source: Any, max_memory: int | None) -> Any:
+def load_if_fits(source: Rows, max_memory: int | None) -> Rows:
     """Read the rows of files into arrays if they fit in `max_memory` bytes; return any other source unchanged."""
     if not is_stream(source):
         return source
@@ -219,7 +425,7 @@ def load_if_fits(source: Any, max_memory: int | None) -> Any:
     return _read_all(source)
 
 
-def _read_all(source: Any) -> ArrayRows:
+def _read_all(source: RowSource) -> ArrayRows:
     """Read all rows of a source into memory, block by block."""
     X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
     weight = np.empty(source.n_rows) if source.weighted else None
@@ -230,7 +436,9 @@ def _read_all(source: Any) -> ArrayRows:
     return ArrayRows(X, y, weight)
 
 
-def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
+def sample_rows(
+    source: DaskRows | RowSource, size: int, rng: np.random.Generator
+) -> tuple[ArrayRows, NDArray[np.intp]]:
     """Draw `size` rows without replacement; return them in memory, in their original order, and their positions."""
     chosen = np.zeros(source.n_rows, dtype=bool)
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
@@ -243,7 +451,7 @@ def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[Array
     return ArrayRows(X, y, *weight), index
 
 
-def subset(source: Any, chosen: NDArray[np.bool_]) -> Any:
+def subset(source: Any, chosen: NDArray[np.bool_]) -> DaskRows | SelectedRows:
     """Subset of a source by a mask of shape (n_rows,); nothing is read or computed."""
     if not isinstance(source, DaskRows):
         return SelectedRows(source, chosen)
@@ -251,197 +459,3 @@ def subset(source: Any, chosen: NDArray[np.bool_]) -> Any:
     some = DaskRows(source.X[index], source.y[index], None if source.weight is None else source.weight[index])
     some.names = source.names
     return some
-
-
-def predict_in_place(predict: Callable[[Array], Array], source: Any) -> tuple[Array, Array]:
-    """Predictions and targets of the rows of a source, blockwise: streamed from files, or computed by Dask.
-
-    Rows of weight 0 are left out of both.
-    """
-    if not isinstance(source, DaskRows):
-        step, pieces = _PredictPiece(predict), source.stream(range(len(source.spans)))
-        answers = [step(piece) for piece in pieces]
-    else:
-        from dask import compute, delayed
-
-        task = delayed(_PredictPiece(predict), pure=False)
-        answers = compute(*(task(piece) for piece in source.chunks()))
-    predicted, y = zip(*answers, strict=True)
-    return np.concatenate(predicted), np.concatenate(y)
-
-
-class _PredictPiece:
-    """Picklable task: predictions and targets of one block, without rows of weight 0."""
-
-    def __init__(self, predict: Callable[[Array], Array]) -> None:
-        self.predict = predict
-
-    def __call__(self, piece: Piece) -> tuple[Array, Array]:
-        assert piece.X is not None
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="X does not have valid feature names")  # blocks have no names
-            if piece.weight is None or piece.weight.all():
-                return self.predict(piece.X), piece.y
-            counts = piece.weight > 0
-            return self.predict(piece.X)[counts], piece.y[counts]
-
-
-def blockwise(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate `method(model, X, ...)` so that X may also be a Dask collection or an object of `quernel.data`.
-
-    The method itself only ever sees arrays or data frames. It must work row by row: the result for some rows must not
-    depend on the others.
-    """
-
-    @wraps(method)
-    def predict(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
-        order = None
-        if isinstance(X, DaskRows) or is_stream(X):
-            order = _column_order(self, X.names)
-        if isinstance(X, ArrayRows | DaskRows):
-            X = X.X
-        if not (is_dask(X) or is_stream(X)):
-            return method(self, X, *args, **kwargs)
-        if kwargs.get("as_frame"):
-            raise ValueError(f"as_frame=True is for data frames in memory; got a {type(X).__name__}. Leave it out.")
-        if args:  # positional arguments after X, by their names in the signature
-            kwargs |= dict(zip(method.__code__.co_varnames[2:], args, strict=False))
-        per_row = {name: kwargs.pop(name) for name in PER_ROW if _is_per_row(kwargs.get(name))}
-        function = _BoundMethod(method, self, kwargs, tuple(per_row), order)
-        return _predict_dask(function, X, per_row) if is_dask(X) else _predict_streamed(function, X, per_row)
-
-    return predict
-
-
-class _BoundMethod:
-    """Picklable function (X, *per_row) -> result: a method bound to a model and its keyword arguments.
-
-    The method is looked up by name when called, so that the model is pickled and not the decorated function. `order`
-    holds the positions of the model's columns in X for a source whose names were matched already; None leaves X as is.
-    """
-
-    def __init__(
-        self, method: Callable[..., Any], model: Any, kwargs: dict[str, Any], per_row: tuple[str, ...], order: Any
-    ) -> None:
-        self.name, self.model, self.kwargs, self.per_row, self.order = method.__name__, model, kwargs, per_row, order
-
-    def __call__(self, X: Any, *per_row: Any) -> Any:
-        entries = {name: np.asarray(values) for name, values in zip(self.per_row, per_row, strict=True)}
-        if len(X) == 0:
-            return self.empty_result(X, entries)
-        return self._call_method(X if self.order is None else X[:, self.order], entries)
-
-    def _call_method(self, X: Any, entries: dict[str, Any]) -> Any:
-        predict = getattr(self.model, self.name)
-        if self.order is None:
-            return predict(X, **self.kwargs, **entries)
-        # The columns are in the model's order already, but a block is a plain array without names.
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            return predict(X, **self.kwargs, **entries)
-
-    def empty_result(self, X: Any, entries: dict[str, Any]) -> Any:
-        """Result for zero rows, with the right dtype and trailing shape: predict one row and drop it."""
-        row: Any = _typical_row(self.model, X.shape[1])
-        if hasattr(X, "columns"):  # of mixed columns, missing values, which are imputed by typical ones
-            mixed = hasattr(_innermost(self.model), "encoder_")
-            row = X.reindex([0]) if mixed else type(X)(row, columns=X.columns)
-        one = {name: np.zeros(1, dtype=values.dtype) for name, values in entries.items()}
-        return self._call_method(row, one)[:0]
-
-
-def _innermost(model: Any) -> Any:
-    """The model itself, or the first of those that it calibrates."""
-    return getattr(model, "estimators_", [model])[0]
-
-
-def _typical_row(model: Any, n_columns: int) -> Any:
-    """One row at the centre of the training range, shape (1, d), which raises no ExtrapolationWarning; else zeros."""
-    known = getattr(_innermost(model), "input_range_", np.zeros((2, 0)))
-    if known.shape[1] != n_columns or not np.isfinite(known).all():
-        return np.zeros((1, n_columns))
-    return known.mean(axis=0)[None, :]
-
-
-def _is_per_row(values: Any) -> bool:
-    """Whether an argument has one entry per row: an array or Dask collection, not None, a scalar or a function."""
-    return is_dask(values) or (values is not None and not callable(values) and np.ndim(values) > 0)
-
-
-def _predict_dask(function: _BoundMethod, X: Any, per_row: dict[str, Any]) -> Any:
-    """Lazy predictions: a Dask array with the chunks of X; chunk lengths of a data frame are unknown (nan)."""
-    import dask.array as da
-    from dask import delayed
-
-    frame = hasattr(X, "to_dask_array")
-    parts = X.to_delayed() if frame else X.rechunk({1: -1}).to_delayed().ravel()
-    lengths = [np.nan] * len(parts) if frame else X.chunks[0]
-    beside = [_split_like(name, values, lengths) for name, values in per_row.items()]
-    kinds = {name: np.empty(0, dtype=getattr(values, "dtype", float)) for name, values in per_row.items()}
-    none = function.empty_result(X._meta if frame else np.empty((0, X.shape[1])), kinds)
-    task = delayed(function, pure=False)
-    pieces = [
-        da.from_delayed(task(part, *sides), (length, *none.shape[1:]), dtype=none.dtype)
-        for part, length, *sides in zip(parts, lengths, *beside, strict=True)
-    ]
-    return da.concatenate(pieces, allow_unknown_chunksizes=True)
-
-
-def _split_like(name: str, values: Any, lengths: Any) -> list[Any]:
-    """Split a per-row argument into the chunks of X, whose lengths are `lengths` (nan where unknown)."""
-    known = not np.isnan(np.asarray(lengths, dtype=float)).any()
-    if is_dask(values):
-        if known and hasattr(values, "rechunk"):
-            values = values.rechunk({0: tuple(lengths)})
-        parts = np.ravel(values.to_delayed()).tolist()
-        if len(parts) == len(lengths):
-            return parts
-    elif known:
-        return np.split(np.asarray(values), np.cumsum(lengths)[:-1])
-    raise ValueError(
-        f"{name} must be chunked like X: give it as a Dask collection with the same chunks, or X as an array whose "
-        "chunks are known."
-    )
-
-
-def _predict_streamed(function: _BoundMethod, source: Any, per_row: dict[str, Any]) -> Any:
-    """Predictions for all rows of a source, read and predicted block by block, shape (n, ...)."""
-    for name, values in per_row.items():
-        if len(values) != source.n_rows:
-            raise ValueError(f"{name} has {len(values):,} entries for {source.n_rows:,} rows. Give one per row.")
-    spans, out = source.spans, None
-    for span, piece in zip(spans, source.stream(range(len(spans))), strict=True):
-        part = function(piece.X, *(np.asarray(values)[span] for values in per_row.values()))
-        out = np.empty((source.n_rows, *part.shape[1:]), dtype=part.dtype) if out is None else out
-        out[span] = part
-    return out
-
-
-def _column_order(model: Any, names: tuple[str, ...] | None) -> Any:
-    """Positions of the model's columns in the source, matched by name if both have names, else all in order."""
-    known = getattr(model, "feature_names_in_", None)
-    if known is None or names is None:
-        return slice(None)
-    if sorted(known) != sorted(names):
-        raise ValueError(
-            f"The rows have the columns {', '.join(names)}, but the model was fitted with {', '.join(known)}. "
-            "Choose them with columns=."
-        )
-    return [names.index(name) for name in known]
-
-
-def as_frame_like(X: Any, values: Array, names: Sequence[str]) -> Any:
-    """Predictions of shape (n, q) as a data frame of the library of X, with its index if it has one."""
-    if isinstance(X, np.ndarray | list | tuple | dict):
-        raise ValueError(f"as_frame=True needs X as a data frame; got {type(X).__name__}. Leave it out.")
-    given = nw.from_native(X)
-    columns = dict(zip(names, values.T, strict=True))
-    frame = nw.from_dict(columns, backend=given.implementation).to_native()
-    if hasattr(X, "iloc"):  # pandas
-        frame.index = X.index
-    return frame
-
-
-def level_names(levels: Array) -> list[str]:
-    """Names of columns of quantiles: q0.05, q0.5, ..."""
-    return [f"q{level:.12g}" for level in levels.tolist()]

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import boxcox, inv_boxcox, ndtr, ndtri
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_positive
-from quernel.estimators.inputs import blockwise
-from quernel.estimators.validation import check_lengths, check_rows, check_scored, check_target
-from quernel.features.random import as_generator
+from quernel._validation import check_positive, check_share
+from quernel.estimators.inputs import check_lengths, check_levels, check_target
+from quernel.estimators.prediction import as_frame_like, blockwise, check_rows, check_scored, level_names
+from quernel.kernels.base import as_generator
 from quernel.losses import Pinball
 from quernel.metrics import crps
 
@@ -186,6 +186,59 @@ class DistributionMixin:
     """What follows from `quantiles_`, the quantiles `_curves(X)` and the quantile functions `_distribution(X)`."""
 
     quantiles_: Array
+    _single: bool
+
+    @blockwise
+    def predict(self, X: Any, quantiles: float | ArrayLike | None = None, *, as_frame: bool = False) -> Any:
+        """Predict conditional quantiles.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Or an object of `quernel.data`, which is read block by block, or a Dask collection, whose predictions are a
+            lazy Dask array.
+        quantiles : float, sequence of floats or None
+            Levels to predict; None predicts those of the constructor. `TabularQuantileRegressor` predicts any level;
+            without tails, levels below 0.0005 or above 0.9995 as these. Other estimators predict levels between the
+            lowest and the highest fitted one unless there are tails: interpolated between the fitted quantiles (sorted,
+            whatever `noncrossing` is), linearly in the normal score of the level.
+        as_frame : bool, default=False
+            Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
+
+        Returns
+        -------
+        ndarray of shape (n,) for one level given as a float, (n, q) for a sequence
+        """
+        check_is_fitted(self)
+        wanted, single = (None, self._single) if quantiles is None else check_levels(quantiles)
+        rows = check_rows(self, X)
+        curves = self._curves(rows) if wanted is None else self._quantiles_at(rows, wanted)
+        if as_frame:
+            return as_frame_like(X, curves, level_names(self.quantiles_ if wanted is None else wanted))
+        return curves[:, 0] if single else curves
+
+    @blockwise
+    def predict_interval(self, X: Any, coverage: float = 0.9, *, as_frame: bool = False) -> Any:
+        """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), or as in `predict`
+        coverage : float, default=0.9
+            Nominal coverage, for levels that `predict` can predict. `quernel.ConformalQuantileRegressor` calibrates it.
+        as_frame : bool, default=False
+            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
+
+        Returns
+        -------
+        ndarray of shape (n, 2), lower and upper ends
+        """
+        check_is_fitted(self)
+        check_share("coverage", coverage)
+        self._check_coverage(coverage)
+        tail = (1 - coverage) / 2
+        bounds = self._quantiles_at(check_rows(self, X), np.array([tail, 1 - tail]))
+        return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
 
     @blockwise
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
@@ -238,3 +291,10 @@ class DistributionMixin:
     def _distribution(self, X: Array) -> QuantileFunction:
         """Conditional quantile functions of the rows."""
         raise NotImplementedError
+
+    def _quantiles_at(self, X: Array, levels: Array) -> Array:
+        """Quantiles of the rows at these levels, (n, q)."""
+        return self._distribution(X).at(levels)
+
+    def _check_coverage(self, coverage: float) -> None:
+        """Raise ValueError if central intervals of this coverage cannot be predicted."""

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +162,8 @@ def _fit_shared_kernel(
         scale = ridge.fit(np.log(size + OPTIONS.floor * middle))
     if everything is not None:
         limits = float(kept.min()), float(kept.max())
-        location, scale = _fit_all_rows(everything, landmarks, Phi, order, (location, scale), limits, middle, rng)
+        everything = replace(everything, index=everything.index[order])
+        location, scale = _fit_all_rows(everything, landmarks, Phi, (location, scale), limits, middle, rng)
     both = (location, scale)
     feature_map, coef = LandmarkPredictor.from_nystroem(landmarks, np.column_stack([fit.coef for fit in both]))
     intercept, ridges, gaps = np.array([(fit.intercept, fit.ridge, fit.duality_gap) for fit in both]).T
@@ -328,7 +329,6 @@ def _fit_all_rows(
     everything: AllRows,
     landmarks: Nystroem,
     Phi: Array,
-    order: Index,
     sample_fits: tuple[_Ridge, _Ridge],
     limits: tuple[float, float],
     middle: float,
@@ -336,12 +336,12 @@ def _fit_all_rows(
 ) -> list[_Ridge]:
     """Location and scale fitted to all rows, in two passes; their out-of-fold values are those of the sample's rows.
 
-    Phi (m, M + 1) are features of the sample in this `order`; standardisations, limits of y and the floor of residuals
-    are those of the sample.
+    Phi (m, M + 1) are features of the sample, in the order of `everything.index`; standardisations, limits of y and the
+    floor of residuals are those of the sample.
     """
     location, scale = sample_fits
     folds = draw_folds(everything.n_rows, OPTIONS.folds[1], everything.groups, rng).astype(np.int8)
-    sample_folds, floor = folds[everything.index[order]], OPTIONS.floor * middle
+    sample_folds, floor = folds[everything.index], OPTIONS.floor * middle
 
     def location_target(y: Array, Phi: Array, fold: Index) -> Array:  # noqa: ARG001
         return (np.clip(y, *limits) - location.middle) / location.unit

@@ -12,12 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_choice, check_share
+from quernel._validation import check_choice, check_flags
 from quernel.estimators.bands import InferenceMixin
 from quernel.estimators.base import CALIBRATING, KernelEstimator, WarmStart, check_checkpoint
-from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
+from quernel.estimators.inputs import FitData, check_levels
 from quernel.estimators.levels import QuantileFunction, rearrange
+from quernel.estimators.prediction import check_rows
 from quernel.estimators.recalibration import level_shifts
+from quernel.estimators.shapes import PARAMETERS as SHAPE_PARAMETERS
 from quernel.estimators.shapes import (
     ShapeConstraints,
     build_constraints,
@@ -25,18 +27,15 @@ from quernel.estimators.shapes import (
     clip_to_bounds,
     describe_shapes,
     has_shapes,
-    keeps_shift,
     read_shapes,
 )
 from quernel.estimators.solve import Solution, TimeBudget, compute_kernel_gap, evaluate_outputs, feature_error
 from quernel.estimators.tail_fit import fit_kernel_tails
 from quernel.estimators.tails import TailLevels, TailsMixin, name_side
-from quernel.estimators.validation import check_levels, check_rows
 from quernel.estimators.warnings import warn_if_alpha_is_level, warn_tails_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
-from quernel.metrics import crossing_rate
 from quernel.solvers import NONCROSSING, SHAPED, SHAPED_NONCROSSING, Solver
 from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.solvers.progress import SOLVING, enter_stage
@@ -365,12 +364,13 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         check_checkpoint(self, checkpoint)
         budget = TimeBudget(self.max_seconds)
         data = self._read(kernel, X, y, sample_weight)
-        data, shapes = read_shapes(self, data)
-        warn_if_alpha_is_level(self.alpha, levels, data.summary)
+        data, shapes = read_shapes(self, data) if self._has_shape_parameters() else (data, None)
+        if not isinstance(self.alpha, str):
+            warn_if_alpha_is_level(self.alpha, levels, data.summary)
         points = self._check_points(noncrossing_points, data)
         if self.inference:
             self._check_inference(data)
-        tail_levels = self._choose_tail_levels(levels, data.summary.source)
+        tail_levels = None if self.tails is None else self._choose_tail_levels(levels, data.summary.source)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         constraints = None if shapes is None else build_constraints(shapes, data.rows.X)
         solver = self._joint_solver()
@@ -421,9 +421,11 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             tolerance = ROUNDING * summary.target_scale + 4 * float(np.finfo(float).eps) * abs(summary.centre)
             if self.noncrossing == "joint" and not self.fit_intercept:
                 tolerance = crossing_tolerance(summary.source.y, summary.source.share())
-            rate = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
+            curves = curves[:, np.argsort(levels)]
+            rate = float(np.mean(np.any(curves[:, 1:] < curves[:, :-1] - tolerance, axis=1)))
         shift: Array = np.zeros(len(levels))
-        shifted = self.recalibrate and keeps_shift(self, masses)
+        # Convex curves would be clipped, or sorted where they cross; monotone ones stay on point masses of y.
+        shifted = self.recalibrate and not self.convex and not (self.monotone and len(masses))
         if shifted and summary.in_memory and (self.noncrossing is not None or len(levels) == 1):
             enter_stage(CALIBRATING)
             held = None if constraints is None else constraints.held_directions(solution)
@@ -441,71 +443,6 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             "shape_violation_": None,
         }
         return own | {"_single": single, "_near": near}
-
-    @blockwise
-    def predict(self, X: Any, quantiles: float | ArrayLike | None = None, *, as_frame: bool = False) -> Any:
-        """Predict conditional quantiles.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Or an object of `quernel.data`, which is read block by block, or a Dask collection, whose predictions are a
-            lazy Dask array.
-        quantiles : float, sequence of floats or None
-            Levels to predict, between the lowest and the highest fitted one unless there are tails. They are
-            interpolated between the fitted quantiles (sorted, whatever `noncrossing` is), linearly in the normal score
-            of the level. None predicts the fitted levels.
-        as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
-
-        Returns
-        -------
-        ndarray of shape (n,) for one level given as a float, (n, q) for a sequence
-        """
-        check_is_fitted(self)
-        wanted, single = (None, self._single) if quantiles is None else check_levels(quantiles)
-        rows = check_rows(self, X)
-        curves = self._curves(rows) if wanted is None else self._distribution(rows).at(wanted)
-        if as_frame:
-            return as_frame_like(X, curves, level_names(self.quantiles_ if wanted is None else wanted))
-        return curves[:, 0] if single else curves
-
-    @blockwise
-    def predict_interval(self, X: Any, coverage: float = 0.9, *, as_frame: bool = False) -> Any:
-        """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d), or as in `predict`
-        coverage : float, default=0.9
-            Nominal coverage; the fitted levels must reach as far. `quernel.ConformalQuantileRegressor` calibrates it.
-        as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
-
-        Returns
-        -------
-        ndarray of shape (n, 2), lower and upper ends
-        """
-        check_is_fitted(self)
-        check_share("coverage", coverage)
-        tail = (1 - coverage) / 2
-        sides = {name_side(one.level) for one in self._attached_tails()}
-        low = 0.0 if "lower" in sides else self.quantiles_.min()
-        high = 1.0 if "upper" in sides else self.quantiles_.max()
-        widest = 1 - 2 * max(low, 1 - high)
-        if widest <= 0:
-            raise ValueError(
-                f"An interval needs a fitted level on either side of 0.5; this model has {self.quantiles_.tolist()}. "
-                f"Fit with levels such as [{tail:g}, {1 - tail:g}]."
-            )
-        if coverage > widest + 1e-9:
-            raise ValueError(
-                f"A central interval of coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, outside the "
-                f"fitted range [{self.quantiles_.min():g}, {self.quantiles_.max():g}]. Ask for at most "
-                f"{widest:g}, or fit with wider levels."
-            )
-        bounds = self.predict(X, quantiles=[tail, 1 - tail])
-        return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
 
     def kernel_gap(
         self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, similarity_only: bool = False
@@ -550,18 +487,17 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         return tags
 
     def _check_parameters(self) -> Kernel:
-        if not isinstance(self.recalibrate, bool | np.bool_):
-            raise ValueError(f"recalibrate must be True or False; got {self.recalibrate!r}.")
-        if not isinstance(self.inference, bool | np.bool_):
-            raise ValueError(f"inference must be True or False; got {self.inference!r}.")
-        check_shapes(self)
+        check_flags(self, "recalibrate", "inference")
+        if self._has_shape_parameters():
+            check_shapes(self)
         if self.inference and self.noncrossing == "joint":
             raise ValueError(
                 "inference=True is for levels that are fitted one by one: the constraints of noncrossing='joint' "
                 "change the law of the curves where levels touch. Use noncrossing='rearrange'."
             )
         check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
-        self._check_tails()
+        if self.tails is not None:
+            self._check_tails()
         if self.noncrossing == "joint" and (self.solver != "newton" or self.dtype != "float64"):
             raise ValueError(
                 "noncrossing='joint' is for solver='newton' and dtype='float64' only; got "
@@ -588,11 +524,33 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
     def _output_names(self) -> list[str]:
         return [f"level {level:g}" for level in self.quantiles_]
 
+    def _has_shape_parameters(self) -> bool:
+        """Whether a shape is given, be it without effect."""
+        return any(getattr(self, name) is not None for name in SHAPE_PARAMETERS)
+
     def _joint_solver(self) -> Solver | None:
         """The solver of levels that must not cross, or None for independent levels."""
-        if has_shapes(self):
+        if self._has_shape_parameters() and has_shapes(self):
             return SHAPED_NONCROSSING if self.noncrossing == "joint" else SHAPED
         return NONCROSSING if self.noncrossing == "joint" else None
+
+    def _check_coverage(self, coverage: float) -> None:
+        """Raise ValueError unless the fitted levels, or tails, reach as far as a central interval of this coverage."""
+        sides = {name_side(one.level) for one in self._attached_tails()}
+        low = 0.0 if "lower" in sides else self.quantiles_.min()
+        high = 1.0 if "upper" in sides else self.quantiles_.max()
+        widest, tail = 1 - 2 * max(low, 1 - high), (1 - coverage) / 2
+        if widest <= 0:
+            raise ValueError(
+                f"An interval needs a fitted level on either side of 0.5; this model has {self.quantiles_.tolist()}. "
+                f"Fit with levels such as [{tail:g}, {1 - tail:g}]."
+            )
+        if coverage > widest + 1e-9:
+            raise ValueError(
+                f"A central interval of coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, outside the "
+                f"fitted range [{self.quantiles_.min():g}, {self.quantiles_.max():g}]. Ask for at most "
+                f"{widest:g}, or fit with wider levels."
+            )
 
     def _check_points(self, points: Any, data: FitData) -> Array | None:
         """Validate `noncrossing_points`: rows with the columns of X."""

@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
+from quernel._validation import check_flags
 from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.base import CHOOSING, WarmStart, check_checkpoint
-from quernel.estimators.inputs import sample_rows, source_of
+from quernel.estimators.inputs import check_levels, sample_rows, source_of
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.splits import check_splitting, read_splits
-from quernel.estimators.validation import check_levels
 from quernel.features import PivotedCholesky, RandomFeatures
-from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
+from quernel.kernels.base import as_generator
 from quernel.losses import Loss, Pinball
 from quernel.solvers.progress import enter_stage
 from quernel.tuning.alpha import GridSearchResult, search
@@ -211,7 +211,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         data = self._read(kernel, X, y, sample_weight)
         if self.inference:
             self._check_inference(data)
-        tail_levels = self._choose_tail_levels(levels, data.summary.source)
+        tail_levels = None if self.tails is None else self._choose_tail_levels(levels, data.summary.source)
         points = self._check_points(noncrossing_points, data)
         self._refuse_size(data, kernel, loss)
         start = WarmStart(path=checkpoint)
@@ -231,8 +231,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         if self.alphas is not None:
             _check_alphas(self.alphas)
         check_splitting(self.cv)
-        if not isinstance(self.one_standard_error, bool | np.bool_):
-            raise ValueError(f"one_standard_error must be True or False; got {self.one_standard_error!r}.")
+        check_flags(self, "one_standard_error")
         if not kernel.has_free_bandwidth and self.bandwidths is not None:
             raise ValueError(
                 f"There is no bandwidth to choose for this kernel ({kernel.name}): it has none, or its own. Leave "

@@ -50,7 +50,7 @@ from quernel._machine import single_threaded_blas
 from quernel.data import ArrayRows
 from quernel.estimators.solve import Solution
 from quernel.features import PivotedCholesky
-from quernel.features.sampling import row_hash
+from quernel.features.landmarks import row_hash
 from quernel.losses import Pinball
 from quernel.solvers.result import Status
 

@@ -11,9 +11,9 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator, WarmStart, check_checkpoint
-from quernel.estimators.inputs import blockwise
+from quernel.estimators.inputs import check_loss
+from quernel.estimators.prediction import blockwise, check_rows, check_scored
 from quernel.estimators.solve import TimeBudget
-from quernel.estimators.validation import check_loss, check_rows, check_scored
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss

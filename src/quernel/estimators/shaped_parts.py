@@ -41,6 +41,7 @@ from quernel.estimators.tabular_parts import (
     RESIDUAL_STAGE,
     STACKING,
     Calibration,
+    PartSettings,
     has_distinct_rows,
     mean_pinball,
     randomized_pit,
@@ -206,22 +207,13 @@ def blend(one: Array, other: Array, share: float) -> Array:
     return (1 - share) * one + share * other
 
 
-def fit_shaped_parts(
-    rows: ArrayRows,
-    groups: Index | None,
-    names: Sequence[str],
-    shapes: Shapes,
-    *,
-    n_trees: int,
-    n_components: int | None,
-    calibrate: bool,
-    rng: np.random.Generator,
-) -> ShapedParts:
+def fit_shaped_parts(rows: ArrayRows, groups: Index | None, settings: PartSettings, shapes: Shapes) -> ShapedParts:
     """Fit the kernel with its shapes, the forest of levels, their weights and the calibration."""
+    names, n_trees, rng = settings.names, settings.n_trees, settings.rng
     free = np.setdiff1d(np.arange(rows.X.shape[1]), shapes.columns)
     local = set(names) != {"kernel"} and len(free) > 0 and has_distinct_rows(rows.X, KERNEL.min_rows)
     enter_stage(KERNEL_STAGE)
-    kernel = _make_kernel(shapes, n_components, rng)
+    kernel = _make_kernel(shapes, settings.n_components, rng)
     if local:
         kernel = _choose_kernel(kernel, rows, groups, free, rng)
     model, (known, curves) = _fit_kernel(kernel, rows, groups, rng)
@@ -241,7 +233,7 @@ def fit_shaped_parts(
         weight, ordered = judged.fit_ordered(forest, share, seen, shapes, n_trees, labels, rng)
     enter_stage(LAST_STAGE)
     found = (forest, share, ordered, weight)
-    calibration = judged.calibrate(*found, rng) if calibrate else Calibration.identity()
+    calibration = judged.calibrate(*found, rng) if settings.calibrate else Calibration.identity()
     shares = {"kernel": (1 - weight) * (1 - share), "residual_forest": (1 - weight) * share, "forest": weight}
     kept = {name: float(one) for name, one in shares.items() if one > 0}
     local_cut, ordered_cut = (None if one is None else one.cut for one in (forest, ordered))

@@ -25,7 +25,7 @@ from quernel.estimators.inputs import FitData
 from quernel.estimators.levels import rearrange
 from quernel.estimators.solve import Solution, evaluate_outputs
 from quernel.features import Nystroem, TrendFeatures
-from quernel.features.sampling import hash_sample_indices
+from quernel.features.landmarks import hash_sample_indices
 from quernel.kernels import Linear
 from quernel.objective.problem import Centring
 from quernel.tables import TableEncoder
@@ -170,15 +170,6 @@ def read_shapes(model: Any, data: FitData) -> tuple[FitData, Shapes | None]:
         return data, None
     shapes = resolve_shapes(model, data)
     return replace(data, notes=(*data.notes, *shapes.describe())), shapes
-
-
-def keeps_shift(model: Any, masses: Array) -> bool:
-    """Whether recalibration may shift levels by constants.
-
-    Not if curves are convex: they would be clipped, or sorted where they cross. Nor if they are monotone and y has
-    point masses, on which predictions stay.
-    """
-    return not model.convex and not (model.monotone and len(masses))
 
 
 def clip_to_bounds(model: Any, curves: Array) -> Array:

@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
 from quernel._machine import parallel_map, single_threaded_blas
+from quernel._validation import check_weight
 from quernel.data import ArrayRows, DaskRows, InMemoryDesign, blocks, memory_budget
-from quernel.estimators.inputs import load_if_fits, source_of
-from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
+from quernel.data.design_matrix import FeatureMap
+from quernel.estimators.inputs import check_lengths, check_target, load_if_fits, source_of
+from quernel.estimators.prediction import check_rows
 from quernel.estimators.warnings import print_progress
 from quernel.features import LandmarkPredictor, PivotedCholesky, PrecomputedFeatures, TrendFeatures
 from quernel.features.landmarks import CHOLESKY
@@ -40,7 +42,6 @@ from quernel.solvers.result import InitialPoint, after, recertify
 from quernel.theory.kernel_gap import KernelGap, kernel_gap
 from quernel.tuning.alpha import has_gram
 from quernel.tuning.data_summary import FAR, DataSummary
-from quernel.tuning.plan import FeatureMap
 
 if TYPE_CHECKING:
     from quernel.estimators.quantile import KernelQuantileRegressor
@@ -203,7 +204,7 @@ def solve_on_features(
 class CentredMap:
     """Feature map followed by the change of coordinates of a `Centring`."""
 
-    def __init__(self, feature_map: Any, centring: Centring) -> None:
+    def __init__(self, feature_map: FeatureMap, centring: Centring) -> None:
         self.feature_map, self.centring, self.n_components_ = feature_map, centring, feature_map.n_components_
 
     @property
@@ -221,7 +222,7 @@ class CentredMap:
             self.feature_map.prepare(n_rows)
 
 
-def _choose_centring(task: Task, summary: DataSummary, feature_map: Any) -> Centring:
+def _choose_centring(task: Task, summary: DataSummary, feature_map: FeatureMap) -> Centring:
     """Coordinates in which features are neither huge nor tiny nor, if there is an intercept, far from zero.
 
     From a sample of rows: any centre and scale will do. Only columns that are features themselves are centred; others
@@ -309,7 +310,7 @@ def _prediction_error(
     return error if len(error) == len(result.gap) else np.full(len(result.gap), error.sum())
 
 
-def evaluate_outputs(feature_map: Any, coef: Array, intercept: Array, n_components: int, X: Array) -> Array:
+def evaluate_outputs(feature_map: FeatureMap, coef: Array, intercept: Array, n_components: int, X: Array) -> Array:
     """Phi u + b of the rows of X, shape (n, q), in parallel by blocks of a size for `n_components` features."""
     outputs = np.empty((len(X), coef.shape[1]))
     # Some feature maps compute Phi u without forming Phi.
@@ -325,7 +326,7 @@ def evaluate_outputs(feature_map: Any, coef: Array, intercept: Array, n_componen
     return outputs
 
 
-def feature_error(kernel: Kernel, feature_map: Any, X: Array) -> float:
+def feature_error(kernel: Kernel, feature_map: FeatureMap, X: Array) -> float:
     """Root mean square of phi(x)'phi(z) - k(x, z) over pairs of some of the rows; NaN if k cannot be evaluated."""
     if isinstance(kernel, Linear):
         return 0.0
@@ -333,7 +334,7 @@ def feature_error(kernel: Kernel, feature_map: Any, X: Array) -> float:
         return float("nan")
     some = np.asarray(X[:: -(-len(X) // OPTIONS.kernel_rows)], dtype=float)
     with single_threaded_blas(*some.shape):  # threads would wait for one another
-        Phi = getattr(feature_map, "base", feature_map).transform(some)
+        Phi = (feature_map.base if isinstance(feature_map, TrendFeatures) else feature_map).transform(some)
         try:
             gram = kernel.gram(some, some)
         except NotImplementedError:  # a kernel of the user's that has random features only

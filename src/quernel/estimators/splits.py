@@ -8,6 +8,7 @@ and no held-out row has a copy among the training rows.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -17,9 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import check_cv
 
-from quernel.estimators.inputs import drop_zero_weight
-from quernel.estimators.validation import check_groups
-from quernel.estimators.warnings import warn_of_fewer_folds
+from quernel.estimators.warnings import stacklevel_of_caller
 from quernel.tuning.alpha import Split
 
 Array = NDArray[np.floating]
@@ -103,7 +102,7 @@ def _feasible_folds(cv: Real, labels: Index) -> Real | int:
     count = int(labels.max()) + 1
     if not isinstance(cv, Integral) or not 2 <= count < int(cv) <= len(labels):
         return cv
-    warn_of_fewer_folds(cv, count, len(labels))
+    _warn_of_fewer_folds(cv, count, len(labels))
     return count
 
 
@@ -126,3 +125,66 @@ def _split_by_label(labels: Index, cv: Real | int, rng: np.random.Generator) -> 
 def _label_equal(rows: NDArray[Any], axis: int | None = None) -> Index:
     """Integer label of every row, equal for equal rows, in the order of their values."""
     return np.unique(rows, axis=axis, return_inverse=True)[1].ravel()
+
+
+def _warn_of_fewer_folds(cv: Any, n_folds: int, n_rows: int) -> None:
+    """Warn that cross-validation uses fewer folds than `cv`, because so few of the rows are different."""
+    warnings.warn(
+        f"Only {n_folds} of {n_rows} rows are different, and equal rows share a fold: cross-validation uses {n_folds} "
+        f"folds instead of cv={cv}.",
+        UserWarning,
+        stacklevel=stacklevel_of_caller(),
+    )
+
+
+def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_]) -> list[tuple[Index, Index]]:
+    """Validate (train, test) pairs and renumber them as positions among the rows of positive weight.
+
+    Parameters
+    ----------
+    splits : iterable of (train, test)
+        Index arrays or masks over all n rows: splitters also see the rows of weight 0, which no fit uses.
+    counts : ndarray of bool of shape (n,)
+        Which rows have a positive weight.
+    """
+    # position[i] is the number of row i among the rows of positive weight.
+    position, found = np.cumsum(counts) - 1, []
+    for k, pair in enumerate(splits):
+        train, test = (position[part[counts[part]]] for part in (_check_positions(part, len(counts)) for part in pair))
+        if len(train) == 0 or len(test) == 0:
+            raise ValueError(
+                f"Split {k} of cv has {len(train)} rows to fit and {len(test)} to judge by; none may be 0."
+            )
+        found.append((train, test))
+    if not found:
+        raise ValueError("cv gives no split at all.")
+    return found
+
+
+def _check_positions(part: Any, n_rows: int) -> Index:
+    """One side of a split as non-negative row numbers; masks and negative positions are accepted."""
+    part = np.atleast_1d(part)
+    if part.size == 0:
+        return np.empty(0, dtype=np.intp)
+    if part.dtype == bool and part.shape == (n_rows,):
+        return np.flatnonzero(part)
+    whole = part.dtype.kind in "iu" and part.ndim == 1
+    if not whole or not -n_rows <= part.min() <= part.max() < n_rows:
+        raise ValueError(f"cv must give positions among {n_rows} rows; got {part!r}.")
+    return part % n_rows
+
+
+def check_groups(groups: NDArray[Any]) -> None:
+    """Raise ValueError if group labels are missing or of different types."""
+    objects = groups.dtype.kind == "O"
+    if groups.dtype.kind == "f" or objects:
+        missing = int(sum(map(_is_missing, groups.tolist())) if objects else np.isnan(groups).sum())
+        if missing:
+            raise ValueError(f"groups has no label in {missing} of {len(groups)} rows. Give those one of their own.")
+    if objects and len(set(map(type, groups.tolist()))) > 1:
+        raise ValueError("groups mixes labels of different types. Make them all text, or all numbers.")
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, or pandas.NA, which cannot be compared."""
+    return label is None or type(label).__name__ == "NAType" or label != label

@@ -14,21 +14,22 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._validation import check_positive, check_share
+from quernel._validation import check_flags, check_positive, check_weight
 from quernel.data import ArrayRows, DaskRows, Piece
 from quernel.data.sources import split_blocks
 from quernel.estimators.base import KernelEstimator, input_range
 from quernel.estimators.inputs import (
     FitData,
-    as_frame_like,
-    blockwise,
-    level_names,
+    check_levels,
+    check_training,
+    refuse_large,
     sample_rows,
     source_of,
     warn_of_traps,
 )
 from quernel.estimators.levels import SAME, QuantileFunction
 from quernel.estimators.location_scale import AllRows
+from quernel.estimators.prediction import check_scored
 from quernel.estimators.shaped_parts import (
     ShapedParts,
     describe_violation,
@@ -36,19 +37,11 @@ from quernel.estimators.shaped_parts import (
     fit_shaped_parts,
 )
 from quernel.estimators.shapes import Shapes, check_shapes, has_shapes, resolve_shapes
-from quernel.estimators.tabular_parts import GRID, PARTS, Parts, estimate_stages, fit_parts
+from quernel.estimators.splits import check_groups
+from quernel.estimators.tabular_parts import GRID, PARTS, Parts, PartSettings, estimate_stages, fit_parts
 from quernel.estimators.tails import TailsMixin
-from quernel.estimators.validation import (
-    check_groups,
-    check_levels,
-    check_rows,
-    check_scored,
-    check_training,
-    check_weight,
-    refuse_large,
-)
 from quernel.estimators.warnings import print_progress
-from quernel.features.random import as_generator
+from quernel.kernels.base import as_generator
 from quernel.metrics import crps
 from quernel.solvers.progress import listening, staged, stopping
 
@@ -231,27 +224,21 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         rows, labels, everything = read_rows(header, X, y, sample_weight, groups, int(self.max_rows), rng)
         n_rows = rows.n_rows if everything is None else everything.n_rows
         shapes = self._read_shapes(header, rows)
-        tail_levels = self._choose_tail_levels(None, rows)
+        tail_levels = None if self.tails is None else self._choose_tail_levels(None, rows)
         estimate = estimate_stages if shapes is None else estimate_shaped_stages
         with (
             stopping(self.max_seconds, interruptible=True) as stop,
             listening(print_progress) if self.verbose else nullcontext(),
             staged(partial(estimate, n_rows, rows.X.shape[1], self.parts)),
         ):
-            settings: dict[str, Any] = {
-                "n_trees": int(self.n_trees),
-                "n_components": None if isinstance(self.n_components, str) else int(self.n_components),
-                "calibrate": bool(self.calibrate),
-                "rng": rng,
-            }
+            n_components = None if isinstance(self.n_components, str) else int(self.n_components)
+            settings = PartSettings(tuple(self.parts), int(self.n_trees), n_components, bool(self.calibrate), rng)
             parts: Parts | ShapedParts
             violation: dict[str, float] | None = None
             if shapes is None:
-                parts, tails = fit_parts(
-                    rows, labels, tuple(self.parts), everything=everything, tail_levels=tail_levels, **settings
-                )
+                parts, tails = fit_parts(rows, labels, settings, everything=everything, tail_levels=tail_levels)
             else:
-                parts, tails = fit_shaped_parts(rows, labels, self.parts, shapes, **settings), (None, None)
+                parts, tails = fit_shaped_parts(rows, labels, settings, shapes), (None, None)
                 violation = describe_violation(parts, shapes, rows.X)
             reason = stop.reason
         self.__dict__ = vars(header) | {
@@ -273,55 +260,13 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         }
         return self
 
-    @blockwise
-    def predict(self, X: Any, quantiles: float | ArrayLike | None = None, *, as_frame: bool = False) -> Any:
-        """Predict conditional quantiles.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Or an object of `quernel.data`, which is read block by block, or a Dask collection.
-        quantiles : float, sequence of floats or None
-            Any levels strictly between 0 and 1; None predicts those of the constructor. Without tails, levels below
-            0.0005 or above 0.9995 are predicted as these.
-        as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
-
-        Returns
-        -------
-        ndarray of shape (n,) for one level given as a float, (n, q) for a sequence
-        """
-        check_is_fitted(self)
-        wanted, single = (self.quantiles_, self._single) if quantiles is None else check_levels(quantiles)
-        curves = self._curves(check_rows(self, X), wanted)
-        if as_frame:
-            return as_frame_like(X, curves, level_names(wanted))
-        return curves[:, 0] if single else curves
-
-    @blockwise
-    def predict_interval(self, X: Any, coverage: float = 0.9, *, as_frame: bool = False) -> Any:
-        """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2, shape (n, 2).
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d), or as in `predict`
-        coverage : float, default=0.9
-            Strictly between 0 and 1.
-        as_frame : bool, default=False
-            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
-        """
-        check_is_fitted(self)
-        check_share("coverage", coverage)
-        bounds = self._curves(check_rows(self, X), np.array([(1 - coverage) / 2, (1 + coverage) / 2]))
-        return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
-
     is_extrapolation = KernelEstimator.is_extrapolation
 
     def crps(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Continuous ranked probability score, in units of y; lower is better (`quernel.metrics.crps`, 99 levels)."""
         check_is_fitted(self)
         X, y, weight = check_scored(self, X, y, sample_weight)
-        return crps(y, self._curves(X, CRPS_LEVELS), CRPS_LEVELS, sample_weight=weight)
+        return crps(y, self._quantiles_at(X, CRPS_LEVELS), CRPS_LEVELS, sample_weight=weight)
 
     def __str__(self) -> str:
         if not hasattr(self, "parts_"):
@@ -360,13 +305,11 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"parts must be one or more of {', '.join(map(repr, PARTS))}, in a list; got {given!r}.")
         check_positive("n_trees", self.n_trees, integer=True)
         check_positive("max_rows", self.max_rows, integer=True)
-        if not (isinstance(self.n_components, str) and self.n_components == "auto"):
-            check_positive("n_components", self.n_components, integer=True, instead=' or "auto"')
-        if not isinstance(self.calibrate, bool | np.bool_):
-            raise ValueError(f"calibrate must be True or False; got {self.calibrate!r}.")
-        if self.max_seconds is not None:
-            check_positive("max_seconds", self.max_seconds, instead=", or None")
-        self._check_tails()
+        check_positive("n_components", self.n_components, integer=True, others=("auto",))
+        check_flags(self, "calibrate")
+        check_positive("max_seconds", self.max_seconds, others=(None,))
+        if self.tails is not None:
+            self._check_tails()
         check_shapes(self)
         if has_shapes(self) and "kernel" not in given:
             raise ValueError(
@@ -380,9 +323,10 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         names, encoder = getattr(header, "feature_names_in_", None), getattr(header, "encoder_", None)
         return resolve_shapes(self, FitData(rows, names, encoder))
 
-    def _curves(self, X: Array, levels: Array | None = None) -> Array:
-        """Quantiles at these levels, or at `quantiles_`, in their order, (n, q)."""
-        levels = self.quantiles_ if levels is None else levels
+    def _curves(self, X: Array) -> Array:
+        return self._quantiles_at(X, self.quantiles_)
+
+    def _quantiles_at(self, X: Array, levels: Array) -> Array:
         return self._tabulate(X, levels).clipped_at(levels)
 
     def _distribution(self, X: Array) -> QuantileFunction:

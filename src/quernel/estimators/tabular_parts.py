@@ -211,15 +211,22 @@ class Parts:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class PartSettings:
+    """Parameters of a `TabularQuantileRegressor` on which its parts depend; `n_components` is None for "auto"."""
+
+    names: Sequence[str]
+    n_trees: int
+    n_components: int | None
+    calibrate: bool
+    rng: np.random.Generator
+
+
 def fit_parts(
     rows: ArrayRows,
     groups: Index | None,
-    names: Sequence[str],
+    settings: PartSettings,
     *,
-    n_trees: int,
-    n_components: int | None,
-    calibrate: bool,
-    rng: np.random.Generator,
     everything: AllRows | None = None,
     tail_levels: TailLevels | None = None,
 ) -> tuple[Parts, Tails]:
@@ -227,11 +234,14 @@ def fit_parts(
 
     The rows may be a sample of `everything`.
     """
+    names, n_trees, rng = settings.names, settings.n_trees, settings.rng
     weight = rows.share()
     draft, smooth, grown = Parts({}, Calibration.identity()), None, {}
     if any(name != "forest" for name in names) and has_distinct_rows(rows.X, KERNEL.min_rows):
         enter_stage(KERNEL_STAGE)
-        location_scale, (m, s), columns = fit_location_scale(DataSummary(rows), n_components, groups, rng, everything)
+        location_scale, (m, s), columns = fit_location_scale(
+            DataSummary(rows), settings.n_components, groups, rng, everything
+        )
         z = np.clip((rows.y - m) / s, -OPTIONS.z_limit, OPTIONS.z_limit)
         draft = replace(draft, location_scale=location_scale, residuals=SortedValues.from_values(z, weight))
         smooth = np.array([m, s, *columns])
@@ -250,7 +260,7 @@ def fit_parts(
         values = SortedValues.from_values(rows.y, weight) if name == "forest" else draft.residuals
         assert values is not None
         draft = _choose_leaves(draft, held_out, name, forest, values)
-    parts = _combine(draft, held_out, fitted, calibrate, rng)
+    parts = _combine(draft, held_out, fitted, settings.calibrate, rng)
     if tail_levels is None:
         return parts, (None, None)
     return parts, _fit_tails(parts, _HeldOut(rows, smooth, grown, rng, TAILS.max_rows), tail_levels)

@@ -31,7 +31,7 @@ from quernel.estimators.regressor import KernelRegressor
 from quernel.estimators.solve import Solution
 from quernel.estimators.tails import OPTIONS, ParetoTail, TailLevels, name_side
 from quernel.estimators.warnings import convergence_not_warned, stacklevel_of_caller
-from quernel.features.sampling import row_hash
+from quernel.features.landmarks import row_hash
 from quernel.kernels import Kernel, Linear
 from quernel.losses import GeneralizedPareto, Pinball, weighted_quantiles
 from quernel.objective import Problem

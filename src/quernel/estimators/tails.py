@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_share
-from quernel.estimators.inputs import blockwise
 from quernel.estimators.levels import SAME, DistributionMixin, ParetoLaw, QuantileFunction
+from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.regressor import KernelRegressor
-from quernel.estimators.validation import check_rows
 
 Array = NDArray[np.floating]
 # Levels at which the lower and the upper tail begin, None for no tail on that side.
@@ -165,7 +164,7 @@ class TailsMixin(DistributionMixin):
         return self._distribution(check_rows(self, X)).mean_beyond(float(level))
 
     def _check_tails(self) -> None:
-        """Raise ValueError if `tails` or `tail_level` is not valid."""
+        """Raise ValueError if `tails`, which is not None, or `tail_level` is not valid."""
         check_choice("tails", self.tails, (None, "pareto"))
         level = self.tail_level
         if isinstance(level, str) and level == "auto":
@@ -173,13 +172,11 @@ class TailsMixin(DistributionMixin):
         if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not OPTIONS.outer <= level < 1:
             raise ValueError(f'tail_level must be "auto" or a quantile level from {OPTIONS.outer} to 1; got {level!r}.')
 
-    def _choose_tail_levels(self, levels: Array | None, rows: Any) -> TailLevels | None:
-        """Levels at which the tails begin, of the fitted ones or, where `levels` is None, of any; None without tails.
+    def _choose_tail_levels(self, levels: Array | None, rows: Any) -> TailLevels:
+        """Levels at which the tails begin, of the fitted ones or, where `levels` is None, of any.
 
         Raises ValueError, before any work, if the rows, an `ArrayRows`, are too few, or y has too few different values.
         """
-        if self.tails is None:
-            return None
         given = None if isinstance(self.tail_level, str) else float(self.tail_level)
         if levels is None:
             outer = np.array(OPTIONS.levels if given is None else [given])

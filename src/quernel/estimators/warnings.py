@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,9 @@ Array = NDArray[np.floating]
 
 # Rows slightly outside the range are common in held-out data; warn beyond this fraction of the range of a column.
 FAR = 0.25
-# Models that have warned already. Kept here because `predict` must not change the model.
-_warned: WeakSet[Any] = WeakSet()
+# Models that have warned already, with the range of the fit that they warned of: a new fit has another one.
+# Kept here because `predict` must not change the model.
+_warned: WeakKeyDictionary[Any, Array] = WeakKeyDictionary()
 # Inside `warning_as_one`, the models that have warned; None outside of it, where each model warns for itself.
 _warned_in_group: ContextVar[list[Any] | None] = ContextVar("_warned_in_group", default=None)
 # Whether fits short of `tol` are silent: inside `convergence_not_warned`.
@@ -37,11 +38,6 @@ _silent: ContextVar[bool] = ContextVar("_silent", default=False)
 
 class ExtrapolationWarning(UserWarning):
     """Predictions were made for rows far outside the range of the training inputs."""
-
-
-def reset_warning(model: Any) -> None:
-    """Let a model warn again, after a new fit."""
-    _warned.discard(model)
 
 
 @contextmanager
@@ -56,14 +52,14 @@ def warning_as_one() -> Iterator[None]:
 
 def warn_if_extrapolating(model: Any, X: Array) -> None:
     """Warn if rows of X leave `model.input_range_` (2, d) by more than a quarter of it, once per fit."""
-    if model in _warned:
+    if _warned.get(model) is model.input_range_:
         return
     slack = FAR * np.ptp(model.input_range_, axis=0)
     low, high = model.input_range_[0] - slack, model.input_range_[1] + slack
     least, most = column_range(X)
     if np.any(least < low) or np.any(most > high):
         far = np.any((low > X) | (high < X), axis=1)
-        _warned.add(model)
+        _warned[model] = model.input_range_
         group = _warned_in_group.get()
         if group:
             return
@@ -195,13 +191,3 @@ def _name_constants(model: Any, names: list[str], short: NDArray[np.bool_]) -> s
     which = "" if constant.all() else f" for {', '.join(np.array(names)[constant])}"
     what = "the best constant" if model.fit_intercept else "zero"
     return f"Nothing better than a constant was found by then{which}: predictions are {what}, whatever X. "
-
-
-def warn_of_fewer_folds(cv: Any, n_folds: int, n_rows: int) -> None:
-    """Warn that cross-validation uses fewer folds than `cv`, because so few of the rows are different."""
-    warnings.warn(
-        f"Only {n_folds} of {n_rows} rows are different, and equal rows share a fold: cross-validation uses {n_folds} "
-        f"folds instead of cv={cv}.",
-        UserWarning,
-        stacklevel=stacklevel_of_caller(),
-    )

@@ -5,6 +5,10 @@ functions K(., p). It is exact on the landmarks and never exceeds K on the diago
 landmarks. `PivotedCholesky` takes as many as are needed to reproduce the kernel to a tolerance: the Gram matrix of a
 smooth kernel has rapidly decaying eigenvalues, so that  K = G G' + E  with a narrow G (n, rank) and a negligible E.
 This is how `n_components="exact"` fits: by features, but with a known and tiny error.
+
+Samples of distinct rows, landmarks and others, are made by hashing: each row is hashed to 64 bits, and the rows with
+the smallest hashes are the sample (bottom-k sampling). It needs no seed, and shuffling the rows, or replacing weights
+by repeated rows, gives the same one.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh, solve_triangular
 from scipy.linalg.blas import dtrmm
 from scipy.linalg.lapack import dpocon, dpotrf, dpstrf, dtrtri
@@ -22,9 +26,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._machine import single_threaded_blas, strips
 from quernel._validation import check_choice
-from quernel.features.random import as_generator
-from quernel.features.sampling import hash_sample_indices
 from quernel.kernels import Kernel, resolve
+from quernel.kernels.base import as_generator
 from quernel.kernels.fourier import prepare_distances
 
 Array = NDArray[np.floating]
@@ -94,11 +97,12 @@ class Nystroem(TransformerMixin, BaseEstimator):
 
         Rows of weight 0 are never chosen; "uniform" and "leverage" sample in proportion to the weights.
         """
-        kernel, rng = self._check(), as_generator(self.random_state)
+        kernel = self._check()
         weight = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
         X, weight = np.asarray(X)[weight > 0], weight[weight > 0]
         size = min(self.n_components, len(X))
         if self.landmarks == "uniform":
+            rng = as_generator(self.random_state)
             chosen = rng.choice(len(X), size, replace=False, p=weight / weight.sum())
         elif self.landmarks == "distinct":
             chosen = hash_sample_indices(X, size)
@@ -106,6 +110,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
             chosen = _choose_greedily(kernel, X, size)
         else:
             assert self.alpha is not None
+            rng = as_generator(self.random_state)
             chosen = _choose_by_leverage(kernel, X, weight / weight.sum(), size, self.alpha, rng)
         self.landmarks_ = np.array(X[chosen], dtype=float)
         gram = kernel.gram(self.landmarks_, self.landmarks_)
@@ -115,7 +120,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
         self.n_components_ = int(self.projection_.shape[1])
         return self
 
-    def transform(self, X: Array, *, dtype: Any = float) -> Array:
+    def transform(self, X: Array, *, dtype: DTypeLike = float) -> Array:
         """phi(x) = B'K(P, x), shape (n, n_components_), computed in double precision and stored as `dtype`."""
         Phi = np.empty((len(X), self.n_components_), dtype=dtype)
         for strip in strips(*Phi.shape):
@@ -149,6 +154,55 @@ class Nystroem(TransformerMixin, BaseEstimator):
                 f"landmarks='leverage' needs alpha, the ridge penalty of the fit that will follow; got {self.alpha!r}."
             )
         return kernel
+
+
+def distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:
+    """Up to `limit` distinct rows of X, shape (m, d), and the total weight of the rows equal to each, shape (m,)."""
+    sampled, codes = sample_of_rows(X, limit)
+    _, first, group = np.unique(codes, return_index=True, return_inverse=True)
+    return np.asarray(X[sampled[first]], dtype=float), np.bincount(group, weights=share[sampled]).astype(float)
+
+
+def hash_sample_indices(X: Array, limit: int) -> NDArray[np.intp]:
+    """Indices of up to `limit` distinct rows; unlike `sample_of_rows`, invariant to the units of the columns, too.
+
+    Ranks within each column are hashed instead of values, which costs a sort of every column.
+    """
+    ranks = [np.unique(column, return_inverse=True)[1].astype(float) for column in np.asarray(X).T]
+    _, first = np.unique(row_hash(np.column_stack(ranks)), return_index=True)
+    return first[:limit]
+
+
+def sample_of_rows(X: Array, limit: int) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+    """Sample up to `limit` distinct rows, with all their duplicates, by the smallest hashes.
+
+    Returns
+    -------
+    indices : array of int of shape (m,), ascending
+        The sampled rows and all rows equal to them; m may exceed `limit`.
+    codes : array of uint64 of shape (m,)
+        Their hashes: equal rows have equal hashes.
+    """
+    codes = row_hash(X)
+    # Among the 4 `limit` smallest hashes there are usually `limit` distinct ones: no need to sort all of them.
+    smallest = np.sort(np.partition(codes, 4 * limit)[: 4 * limit]) if len(codes) > 8 * limit else np.sort(codes)
+    distinct = np.unique(smallest)
+    if len(distinct) < limit < len(smallest) < len(codes):  # too many duplicates: all hashes are needed after all
+        distinct = np.unique(codes)
+    threshold = distinct[:limit][-1]
+    indices = np.flatnonzero(codes <= threshold)
+    return indices, codes[indices]
+
+
+def row_hash(X: Array) -> NDArray[np.uint64]:
+    """A 64-bit hash of the values of each row (splitmix64, column by column), shape (n,)."""
+    code = np.zeros(len(X), dtype=np.uint64)
+    for column in np.asarray(X, dtype=float).T:
+        code += (column + 0.0).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # + 0.0 turns -0.0 into 0.0
+        code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        code ^= code >> np.uint64(31)
+    return code
 
 
 def _invert_root(gram: Array) -> tuple[Array, bool]:

@@ -10,12 +10,11 @@ from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._machine import blocks, parallel_map, single_threaded_blas, strips
 from quernel._validation import check_choice
-from quernel.features import cosine
 from quernel.features.sampling import (
     POOL_FACTOR,
     SAMPLINGS,
@@ -23,9 +22,12 @@ from quernel.features.sampling import (
     STRATEGIES,
     Draw,
     draw_features,
-    sample_by_leverage,
+    leverage_probabilities,
+    sample_with_replacement,
+    sample_without_replacement,
 )
-from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, resolve
+from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, fourier, resolve
+from quernel.kernels.base import as_generator
 
 Array = NDArray[np.floating]
 
@@ -166,10 +168,10 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 "(An estimator gives its own.)"
             )
         share = None if sample_weight is None else np.asarray(sample_weight, dtype=float) / np.sum(sample_weight)
-        size, alpha, of_gram = self.n_components, self.leverage_alpha, self.scores == "gram"
-        return sample_by_leverage(
-            pool, kernel, X, share, rng, size, alpha=alpha, of_gram=of_gram, replacement=self.replacement
-        )
+        of_gram = self.scores == "gram"
+        probability = leverage_probabilities(pool, kernel, X, share, self.leverage_alpha, of_gram=of_gram)
+        sample = sample_with_replacement if self.replacement else sample_without_replacement
+        return pool.take(*sample(rng, probability, self.n_components))
 
     def _store(self, kernel: Kernel, drawn: Draw) -> None:
         """Set the fitted attributes, as read-only arrays."""
@@ -181,7 +183,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         # Cosines have a fast path of their own. The attribute is part of saved model files, so its name stays.
         self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.summands)
 
-    def transform(self, X: Array, *, dtype: Any = None) -> Array:
+    def transform(self, X: Array, *, dtype: DTypeLike | None = None) -> Array:
         """Compute the features Phi of the rows of X, in double precision, on several threads where that pays.
 
         Parameters
@@ -219,7 +221,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 out[strip] = drawn.evaluate_unweighted(resolve(self.kernel), X[strip]) * self.weights_
             return
         scale = np.sqrt(2) * self.weights_
-        fast = cosine if _compiled is None else _compiled  # the same bits, sooner or later
+        fast = fourier if _compiled is None else _compiled  # the same bits, sooner or later
         for strip in strips(*out.shape):
             rows = np.ascontiguousarray(X[strip], dtype=float)
             if X.shape[1] <= MAX_FUSED_COLUMNS:
@@ -228,7 +230,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 fast.scaled_cosine(rows @ self.frequencies_, self.phases_, scale, out[strip])
 
 
-# The module `numba_cosine`, once loaded. Loading it imports numba, for which small problems need not wait.
+# The module `numba_loops`, once loaded. Loading it imports numba, for which small problems need not wait.
 _compiled: ModuleType | None = None
 
 
@@ -236,21 +238,9 @@ def _load_compiled() -> None:
     """Import the compiled cosine, if it is not loaded yet."""
     global _compiled
     if _compiled is None:
-        from quernel.features import numba_cosine
+        from quernel.kernels import numba_loops
 
-        _compiled = numba_cosine
-
-
-def as_generator(random_state: Any) -> np.random.Generator:
-    """Turn `random_state` (an int, Generator, RandomState or None) into a numpy Generator."""
-    if isinstance(random_state, np.random.RandomState):
-        return np.random.default_rng(random_state.randint(2**31))
-    try:
-        return np.random.default_rng(random_state)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"random_state must be a non-negative integer, a Generator, a RandomState or None; got {random_state!r}."
-        ) from error
+        _compiled = numba_loops
 
 
 class PrecomputedFeatures(TransformerMixin, BaseEstimator):

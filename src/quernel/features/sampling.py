@@ -1,6 +1,6 @@
-"""Sampling: the frequencies of random features, and samples of rows that depend on nothing but their values.
+"""Sampling strategies: how the frequencies of random features are drawn.
 
-All sampling strategies for features are unbiased, E phi(x)'phi(z) = K(x, z), but their variances differ:
+All are unbiased, E phi(x)'phi(z) = K(x, z), but their variances differ:
 
 - "uniform"     independent draws from the kernel's spectral measure (Rahimi and Recht, 2007);
 - "orthogonal"  frequencies that are orthogonal within blocks (Yu et al., 2016);
@@ -15,10 +15,6 @@ with values phi on the n rows,  s = phi'(K + alpha n I)^-1 phi,  says how much i
 penalty alpha. From a pool of independent features, M are sampled with probability q in proportion to s and weighted by
 1 / sqrt(M q), which is importance sampling: still unbiased, with less error in the directions that such a fit can
 resolve. Scores depend on the rows and on alpha, never on a target or a loss.
-
-Samples of distinct rows are made by hashing: each row is hashed to 64 bits, and the rows with the smallest hashes are
-the sample (bottom-k sampling). It needs no seed, and shuffling the rows, or replacing weights by repeated rows, gives
-the same one.
 """
 
 from __future__ import annotations
@@ -31,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve, solve_triangular
 from scipy.stats import qmc
 
+from quernel.features.landmarks import distinct_rows
 from quernel.kernels import Kernel, RandomFeatureKernel, ShiftInvariantKernel
 from quernel.kernels.base import spawn_rng
 
@@ -221,42 +218,27 @@ STRATEGIES: dict[str, Strategy] = {"uniform": draw_uniform, "orthogonal": draw_o
 SAMPLINGS = (*STRATEGIES, "leverage")
 
 
-def sample_by_leverage(
-    pool: Draw,
-    kernel: Kernel,
-    X: Array,
-    share: Array | None,
-    rng: np.random.Generator,
-    size: int,
-    *,
-    alpha: float,
-    of_gram: bool = False,
-    replacement: bool = True,
-) -> Draw:
-    """Sample features of a pool by their ridge leverage scores on (a subset of) the rows of X.
+def leverage_probabilities(
+    pool: Draw, kernel: Kernel, X: Array, share: Array | None, alpha: float, *, of_gram: bool = False
+) -> Array:
+    """Probabilities (pool size,) in proportion to the ridge leverage scores of a pool's features on rows of X.
 
     Parameters
     ----------
     X : array of shape (n, d)
     share : array of shape (n,) or None
         Row weights; rows of weight 0 are ignored.
-    size : int
-        How many features to sample, M.
     alpha : float
         Ridge penalty of the fit that will follow.
     of_gram : bool
         Whether K in the scores is the kernel's Gram matrix, rather than Phi Phi' of the pool.
-    replacement : bool
-        Whether a feature may be drawn repeatedly.
     """
     share = np.full(len(X), 1 / len(X)) if share is None else share
     rows, weight = distinct_rows(X[share > 0], share[share > 0], MAX_SCORE_ROWS)
     weight = weight / weight.sum()
     Phi = pool.evaluate_unweighted(kernel, rows) * pool.weights
     score = leverage_scores(Phi, weight, alpha, kernel.gram(rows, rows) if of_gram else None)
-    probability = score / score.sum() if score.sum() > 0 else np.full(len(score), 1 / len(score))
-    sample = sample_with_replacement if replacement else sample_without_replacement
-    return pool.take(*sample(rng, probability, size))
+    return score / score.sum() if score.sum() > 0 else np.full(len(score), 1 / len(score))
 
 
 def leverage_scores(Phi: Array, share: Array, alpha: float, gram: Array | None = None) -> Array:
@@ -329,52 +311,3 @@ def inclusion_probabilities(probability: Array, size: int) -> Array:
             break
         inclusion = np.minimum(inclusion, 1.0)
     return inclusion
-
-
-def distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:
-    """Up to `limit` distinct rows of X, shape (m, d), and the total weight of the rows equal to each, shape (m,)."""
-    sampled, codes = sample_of_rows(X, limit)
-    _, first, group = np.unique(codes, return_index=True, return_inverse=True)
-    return np.asarray(X[sampled[first]], dtype=float), np.bincount(group, weights=share[sampled]).astype(float)
-
-
-def hash_sample_indices(X: Array, limit: int) -> NDArray[np.intp]:
-    """Indices of up to `limit` distinct rows; unlike `sample_of_rows`, invariant to the units of the columns, too.
-
-    Ranks within each column are hashed instead of values, which costs a sort of every column.
-    """
-    ranks = [np.unique(column, return_inverse=True)[1].astype(float) for column in np.asarray(X).T]
-    _, first = np.unique(row_hash(np.column_stack(ranks)), return_index=True)
-    return first[:limit]
-
-
-def sample_of_rows(X: Array, limit: int) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
-    """Sample up to `limit` distinct rows, with all their duplicates, by the smallest hashes.
-
-    Returns
-    -------
-    indices : array of int of shape (m,), ascending
-        The sampled rows and all rows equal to them; m may exceed `limit`.
-    codes : array of uint64 of shape (m,)
-        Their hashes: equal rows have equal hashes.
-    """
-    codes = row_hash(X)
-    # Among the 4 `limit` smallest hashes there are usually `limit` distinct ones: no need to sort all of them.
-    smallest = np.sort(np.partition(codes, 4 * limit)[: 4 * limit]) if len(codes) > 8 * limit else np.sort(codes)
-    distinct = np.unique(smallest)
-    if len(distinct) < limit < len(smallest) < len(codes):  # too many duplicates: all hashes are needed after all
-        distinct = np.unique(codes)
-    threshold = distinct[:limit][-1]
-    indices = np.flatnonzero(codes <= threshold)
-    return indices, codes[indices]
-
-
-def row_hash(X: Array) -> NDArray[np.uint64]:
-    """A 64-bit hash of the values of each row (splitmix64, column by column), shape (n,)."""
-    code = np.zeros(len(X), dtype=np.uint64)
-    for column in np.asarray(X, dtype=float).T:
-        code += (column + 0.0).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # + 0.0 turns -0.0 into 0.0
-        code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        code ^= code >> np.uint64(31)
-    return code

@@ -263,8 +263,7 @@ class WeatherScenarios(BaseEstimator):
             raise ValueError(f"shifts must be a whole number of days, 0 or more; got {self.shifts!r}.")
         if not 0 <= self.persistence < 1:
             raise ValueError(f"persistence must be from 0 to below 1; got {self.persistence!r}.")
-        if self.recent_years is not None:
-            check_positive("recent_years", self.recent_years, integer=True)
+        check_positive("recent_years", self.recent_years, integer=True, others=(None,))
         values, seconds = np.asarray(weather, dtype=float), to_seconds(times)
         if len(values) != len(seconds) or not np.all(np.isfinite(values)):
             raise ValueError(

@@ -15,10 +15,9 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from quernel._validation import check_positive
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
-from quernel.estimators.inputs import level_names
+from quernel.estimators.inputs import check_levels
 from quernel.estimators.levels import rearrange
-from quernel.estimators.validation import check_levels
-from quernel.features.random import as_generator
+from quernel.estimators.prediction import level_names
 from quernel.forecasting.features import PERIODS, CalendarFeatures, Lags
 from quernel.forecasting.series import (
     DAY,
@@ -34,6 +33,7 @@ from quernel.forecasting.series import (
     read_series,
     to_seconds,
 )
+from quernel.kernels.base import as_generator
 from quernel.tables.frames import TableError, open_frame
 
 Array = NDArray[np.floating]

@@ -93,6 +93,18 @@ def spawn_rng(rng: np.random.Generator) -> np.random.Generator:
     return np.random.default_rng(rng.integers(2**63))
 
 
+def as_generator(random_state: Any) -> np.random.Generator:
+    """Turn `random_state` (an int, Generator, RandomState or None) into a numpy Generator."""
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31))
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"random_state must be a non-negative integer, a Generator, a RandomState or None; got {random_state!r}."
+        ) from error
+
+
 class RandomFeatureKernel(Kernel):
     """A kernel with random features:  K(x, z) = E phi(x, w, b) phi(z, w, b),  the paper's integral representation.
 

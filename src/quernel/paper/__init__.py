@@ -4,11 +4,11 @@ Every item of the paper is an `Experiment`, and related ones share a module: the
 repetitions), what one task measures, and how all measurements become figures, tables and verdicts.
 
     experiment    `Experiment` and `Task`, and the `Table` of results with its means, intervals and slopes
-    output        figures, tables and verdicts on disk, and on one HTML page
+    output        figures, their parts, tables and verdicts on disk, and on one HTML page
     reproduction  runs the tasks of a set of experiments, stores and shows all in one folder (`quernel reproduce`)
 
 What experiments share: `holdout_fit` is the paper's tuning, `simulated` its simulations with their true risks,
-`paper_numbers` what it prints, `figures` the parts of a figure.
+`paper_numbers` what it prints.
 """
 
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions

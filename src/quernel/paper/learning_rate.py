@@ -8,7 +8,7 @@ gamma), the rate of `thm2`, and with the slopes that the paper prints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,12 +32,25 @@ from quernel.paper.experiment import (
     get_solver,
     repetitions,
 )
-from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, plot_geometric_means, set_log_log
 from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    SERIES,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    make_panels,
+    plot_geometric_means,
+    set_log_log,
+)
 from quernel.plots import house_style
 from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # The paper's four pairs (r, gamma), and the slopes that it prints, without their sign.
 PAIRS = {(0.2, 0.1): 0.81, (0.4, 0.2): 1.21, (0.5, 0.1): 1.63, (0.8, 0.2): 0.95}
@@ -455,7 +468,7 @@ def _label_panels(axes: Any, runs: Runs, name: str) -> None:
 
 
 def _plot_slope(
-    ax: Any, sizes: list[float], centre: np.ndarray, slope: float, label: str, style: dict[str, Any]
+    ax: Axes, sizes: list[float], centre: np.ndarray, slope: float, label: str, style: dict[str, Any]
 ) -> None:
     """Draw a line of this slope through the centre of the points; labelled once per panel."""
     x = np.array([sizes[0], sizes[-1]])

@@ -12,9 +12,18 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions, summarize
-from quernel.paper.figures import REFERENCE, label_decades, label_ticks, make_panels, plot_means
 from quernel.paper.holdout_fit import ALPHAS, OPTIONS, make_problem, pinball, solve_grid
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    label_decades,
+    label_ticks,
+    make_panels,
+    plot_means,
+)
 from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N
 from quernel.paper.simulated import KERNEL, Trial, make_trial, normal_excess_risk

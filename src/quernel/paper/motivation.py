@@ -22,10 +22,20 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, Kernel, Laplacian
 from quernel.losses import Loss, Pinball, Squared
-from quernel.paper import figures
 from quernel.paper.experiment import Experiment, Judgement, Row, Size, Table, Task, get_solver, repetitions, summarize
 from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    SERIES,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    label_decades,
+    make_panels,
+    plot_geometric_means,
+    set_log_log,
+)
 from quernel.paper.simulated import normal_excess_risk
 from quernel.plots import house_style
 from quernel.plots.style import BAND_DARK, LINE
@@ -122,16 +132,16 @@ def judge_noise(table: Table) -> list[Verdict]:
 @house_style()
 def _plot_noise(table: Table, output: OutputFolder) -> Item:
     """Geometric means of the squared error against N, one panel per noise."""
-    figure, axes = figures.make_panels(1, 3, size=(10.5, 4.0), sharex=True)
+    figure, axes = make_panels(1, 3, size=(10.5, 4.0), sharex=True)
     for ax, noise in zip(axes[0], NOISES, strict=True):
         for series, method in enumerate(METHODS):
             part = table.select(noise=noise, method=method)
-            sizes, _ = figures.plot_geometric_means(ax, part, "squared", series=series, label=method)
-        figures.set_log_log(ax, sizes, max_ticks=8)
+            sizes, _ = plot_geometric_means(ax, part, "squared", series=series, label=method)
+        set_log_log(ax, sizes, max_ticks=8)
         ax.set_xlabel("rows $N$")
         ax.set_title(f"{noise[0].upper()}{noise[1:]}", loc="left")
     axes[0, 0].set_ylabel(r"$\|f - f^*\|^2$, true median $f^*$")
-    figures.add_shared_legend(figure, axes[0, 0])
+    add_shared_legend(figure, axes[0, 0])
     return output.save_figure(
         figure,
         "beyond-heavy-tails",
@@ -275,10 +285,10 @@ def _judge_cost_of(table: Table, kernel: str, n: int) -> Verdict:
 def _plot_cost(table: Table, output: OutputFolder) -> Item:
     """One panel per kernel and number of rows; the numbers at the points are numbers of features."""
     settings = list(table.groups("kernel", "n"))
-    figure, axes = figures.make_panels(1, len(settings), size=(11.0, 4.2))
+    figure, axes = make_panels(1, len(settings), size=(11.0, 4.2))
     for ax, ((kernel, n), part) in zip(axes[0], settings, strict=True):
         points = [(key[0], one.summary("seconds").mean, one.summary("excess")) for key, one in part.groups("features")]
-        for style, name, is_exact in zip(figures.SERIES, ("KQR-RF", "exact KQR"), (False, True), strict=False):
+        for style, name, is_exact in zip(SERIES, ("KQR-RF", "exact KQR"), (False, True), strict=False):
             chosen = [point for point in points if (point[0] == EXACT) == is_exact]
             x, centre, error = [p[1] for p in chosen], [p[2].mean for p in chosen], [p[2].se for p in chosen]
             bars = np.minimum(error, 0.9 * np.array(centre))
@@ -288,12 +298,12 @@ def _plot_cost(table: Table, output: OutputFolder) -> Item:
             ax.annotate(features, (seconds, excess.mean), xytext=away, textcoords="offset points", fontsize=8)
         ax.set_xscale("log")
         ax.set_yscale("log")
-        figures.label_decades(ax)
-        figures.label_decades(ax, "x")
+        label_decades(ax)
+        label_decades(ax, "x")
         ax.set_xlabel("processor seconds of a fit")
         ax.set_title(f"{kernel} kernel, $N$ = {n:,}", loc="left", fontsize=10.5)
     axes[0, 0].set_ylabel("excess risk")
-    figures.add_shared_legend(figure, axes[0, 0])
+    add_shared_legend(figure, axes[0, 0])
     return output.save_figure(
         figure,
         "beyond-cost",
@@ -401,7 +411,7 @@ def _name_tail(skewness: float, error: float) -> str:
 @house_style()
 def _plot_prices(table: Table, output: OutputFolder) -> Item:
     """The two histograms."""
-    figure, axes = figures.make_panels(1, 2, size=(9.5, 3.6))
+    figure, axes = make_panels(1, 2, size=(9.5, 3.6))
     for ax, scale in zip(axes[0], (RAW, LOG), strict=True):
         bars = table.select(scale=scale)
         low, count, width = bars.column("low"), bars.column("count"), bars.column("high") - bars.column("low")

@@ -13,11 +13,23 @@ from typing import Any
 import numpy as np
 
 from quernel.features import PivotedCholesky, RandomFeatures
-from quernel.paper import figures
 from quernel.paper import paper_numbers as paper
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
 from quernel.paper.holdout_fit import LEVELS
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    SERIES,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    label_decades,
+    make_panels,
+    plot_means,
+    set_log_log,
+    share_y_axis,
+)
 from quernel.paper.paper_numbers import EXACT, METHODS, RF, Cells, compare, summarize_cell
 from quernel.paper.simulated import KERNEL, bayes_risk, bound, make_trial
 from quernel.plots import house_style
@@ -128,26 +140,26 @@ def _remark_accuracy(table: Table) -> Verdict:
 def _plot(simulation: str, table: Table, printed: Cells, output: OutputFolder) -> Item:
     """PQE with the printed means (above) and excess risk (below) against N, one column of panels per level."""
     sizes = table.values("n")
-    figure, axes = figures.make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-    figures.share_y_axis(axes[1])
+    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+    share_y_axis(axes[1])
     for (above, below), level in zip(axes.T, LEVELS, strict=True):
         for series, method in enumerate(METHODS):
             pqe, risks = (
                 [summarize_cell(table, (method, level, n), name) for n in sizes] for name in ("pqe", "excess")
             )
-            figures.plot_means(above, sizes, pqe, error="sd", series=series, label=method)
-            hollow = {name: figures.SERIES[series][name] for name in ("color", "marker")} | {"markerfacecolor": "white"}
+            plot_means(above, sizes, pqe, error="sd", series=series, label=method)
+            hollow = {name: SERIES[series][name] for name in ("color", "marker")} | {"markerfacecolor": "white"}
             means = [printed[method, level, n][0] for n in sizes]
             above.plot(sizes, means, linestyle="none", markersize=5, label=f"{method}, as printed", **hollow)
-            figures.plot_means(below, sizes, risks, error="se", series=series)
-        above.axhline(bayes_risk(simulation, level), **figures.REFERENCE, label="Bayes risk: the least expected PQE")
+            plot_means(below, sizes, risks, error="se", series=series)
+        above.axhline(bayes_risk(simulation, level), **REFERENCE, label="Bayes risk: the least expected PQE")
         above.set_title(f"level {level:g}", loc="left")
         below.set_xlabel("sample size $N$")
-        figures.set_log_log(below, sizes, max_ticks=3)
+        set_log_log(below, sizes, max_ticks=3)
     axes[0, 0].set_ylabel("PQE")
     axes[1, 0].set_ylabel("excess risk")
-    figures.label_decades(axes[1, 0])
-    figures.add_shared_legend(figure, axes[0, 0], columns=5)
+    label_decades(axes[1, 0])
+    add_shared_legend(figure, axes[0, 0], columns=5)
     return output.save_figure(
         figure,
         f"sample_size_{simulation}",

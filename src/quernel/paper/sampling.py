@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling import leverage_scores
-from quernel.paper import figures
 from quernel.paper.experiment import (
     Experiment,
     Judgement,
@@ -31,10 +30,25 @@ from quernel.paper.experiment import (
     summarize,
 )
 from quernel.paper.holdout_fit import LEVELS
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    label_decades,
+    label_ticks,
+    make_panels,
+    plot_means,
+    share_y_axis,
+)
 from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.simulated import KERNEL, SIMULATIONS, bayes_risk, make_trial
 from quernel.plots import house_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = NDArray[np.floating]
 
@@ -230,21 +244,21 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
 def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
     """PQE (above) and excess risk (below) against M, one column of panels per level."""
     counts = table.values("M")
-    figure, axes = figures.make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-    figures.share_y_axis(axes[1])
+    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+    share_y_axis(axes[1])
     for (above, below), level in zip(axes.T, LEVELS, strict=True):
         for series, (method, label) in enumerate(NAMES.items()):
             risks = [_cell(table, method, level, M, "excess") for M in counts]
-            figures.plot_means(below, counts, risks, error="se", series=series, label=label)
+            plot_means(below, counts, risks, error="se", series=series, label=label)
         _plot_pqe(above, table.select(level=level), bayes_risk(simulation, level))
         above.set_title(f"level {level:g}", loc="left")
         below.set(yscale="log", xlabel="random features $M$")
         below.set_xscale("log")
-        figures.label_ticks(below, counts, min_distance=0.12)
+        label_ticks(below, counts, min_distance=0.12)
     axes[0, 0].set_ylabel("PQE")
     axes[1, 0].set_ylabel("excess risk")
-    figures.label_decades(axes[1, 0])
-    figures.add_shared_legend(figure, axes[0, 0])
+    label_decades(axes[1, 0])
+    add_shared_legend(figure, axes[0, 0])
     return output.save_figure(
         figure,
         f"sampling_{simulation}",
@@ -257,7 +271,7 @@ def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
 @house_style()
 def _plot_counts(table: Table, output: OutputFolder) -> Item:
     """PQE of uniform features against M, one row of panels per simulation."""
-    figure, axes = figures.make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
+    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
     for row, simulation in zip(axes, SIMULATIONS, strict=True):
         for ax, level in zip(row, LEVELS, strict=True):
             _plot_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
@@ -266,14 +280,14 @@ def _plot_counts(table: Table, output: OutputFolder) -> Item:
     for ax in axes[1]:
         ax.set_xlabel("random features $M$")
         ax.set_xscale("log")
-        figures.label_ticks(ax, table.values("M"), min_distance=0.12)
-    figures.add_shared_legend(figure, axes[0, 0])
+        label_ticks(ax, table.values("M"), min_distance=0.12)
+    add_shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
     caption += "mean of M = 2, if run, is off the scale and stands in the corner. Figures 3 and 4 draw the excess risk."
     return output.save_figure(figure, "feature_count", caption)
 
 
-def _plot_pqe(ax: Any, table: Table, least: float) -> None:
+def _plot_pqe(ax: Axes, table: Table, least: float) -> None:
     """Plot the PQE of one level from M = 5 on.
 
     Means at fewer features would need a scale on which all others are one line: they are written into the corner.
@@ -282,8 +296,8 @@ def _plot_pqe(ax: Any, table: Table, least: float) -> None:
     methods = [method for method in NAMES if method in table.values("method")]
     for series, method in enumerate(methods):
         cells = [table.select(method=method, M=M).summary("pqe") for M in shown]
-        figures.plot_means(ax, shown, cells, error="sd", series=series, label=NAMES[method])
-    ax.axhline(least, **figures.REFERENCE, label="Bayes risk: the least expected PQE")
+        plot_means(ax, shown, cells, error="sd", series=series, label=NAMES[method])
+    ax.axhline(least, **REFERENCE, label="Bayes risk: the least expected PQE")
     notes = []
     for M in sorted(set(table.values("M")) - set(shown)):
         means = [table.select(method=method, M=M).summary("pqe").mean for method in methods]

@@ -8,7 +8,7 @@ miss.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,24 @@ from quernel.data import ArrayRows
 from quernel.datasets import make_spline
 from quernel.losses import Pinball
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver
-from quernel.paper.figures import REFERENCE, add_shared_legend, label_decades, make_panels, share_y_axis
 from quernel.paper.holdout_fit import N_VALIDATION, fit_ridge_path
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    label_decades,
+    make_panels,
+    share_y_axis,
+)
 from quernel.paper.simulated import features_of_theorem, midpoints, normal_excess_risk, spline_features
 from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # (r, gamma) to what the paper calls the case.
 CASES = {(0.0, 1.0): "worst case", (0.5, 1.0): "general case", (1.0, 0.0): "most benign case"}
@@ -287,7 +299,7 @@ def _add_inset(ax: Any) -> None:
     inset.tick_params(labelsize=7)
 
 
-def _label_panel(ax: Any, r: float, gamma: float, case: str, values: np.ndarray) -> None:
+def _label_panel(ax: Axes, r: float, gamma: float, case: str, values: np.ndarray) -> None:
     """Title, x axis, and y limits that cut poles off."""
     ax.set_title(f"{case.capitalize()}\n$r = {r:g}$, $\\gamma = {gamma:g}$", loc="left", fontsize=10.5)
     ax.set_xlabel("covariate $x$")

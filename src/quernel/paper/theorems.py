@@ -24,7 +24,7 @@ from quernel.data import ArrayRows
 from quernel.data.design_matrix import FeatureMap
 from quernel.datasets.simulations import SplineQuantile
 from quernel.losses import Hinge, Logistic
-from quernel.paper import figures, simulated
+from quernel.paper import simulated
 from quernel.paper.experiment import (
     MAX_WIDTH,
     Experiment,
@@ -40,7 +40,19 @@ from quernel.paper.experiment import (
     repetitions,
 )
 from quernel.paper.holdout_fit import fit_ridge_path, solver_function
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    BARS,
+    REFERENCE,
+    SERIES,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    make_panels,
+    plot_geometric_means,
+    set_log_log,
+)
 from quernel.plots import house_style
 from quernel.plots.style import INK
 
@@ -147,21 +159,21 @@ def judge_decomposition(table: Table) -> list[Verdict]:
 @house_style()
 def _plot_decomposition(table: Table, predicted: float, output: OutputFolder) -> Item:
     """The four terms, their total, and the theorem's slope; one panel per constant."""
-    figure, axes = figures.make_panels(1, 2, size=(9.0, 4.4), sharey=True)
+    figure, axes = make_panels(1, 2, size=(9.0, 4.4), sharey=True)
     for ax, constant in zip(axes[0], CONSTANTS, strict=True):
         part = table.select(constant=constant)
         sizes, total, _ = part.geometric_means("total")
         ax.plot(sizes, total, color=INK, linewidth=2.4, label="total error $|f - f^*|$")
-        for style, (term, label) in zip(figures.SERIES, TERMS.items(), strict=True):
+        for style, (term, label) in zip(SERIES, TERMS.items(), strict=True):
             _, centre, bars = part.geometric_means(term)
-            ax.errorbar(sizes, centre, yerr=bars, label=label, **figures.BARS, **style)
+            ax.errorbar(sizes, centre, yerr=bars, label=label, **BARS, **style)
         line = total[0] * (np.array(sizes) / sizes[0]) ** predicted
-        ax.plot(sizes, 1.25 * line, label=f"slope ${predicted:.2f}$", **figures.REFERENCE)
-        figures.set_log_log(ax, sizes, max_ticks=8)
+        ax.plot(sizes, 1.25 * line, label=f"slope ${predicted:.2f}$", **REFERENCE)
+        set_log_log(ax, sizes, max_ticks=8)
         ax.set_xlabel("rows $N$")
         ax.set_title(f"$M = {constant}\\,N^c$", loc="left")
     axes[0, 0].set_ylabel("$L_2$ norm")
-    figures.add_shared_legend(figure, axes[0, 0], columns=3)
+    add_shared_legend(figure, axes[0, 0], columns=3)
     return output.save_figure(
         figure,
         "beyond-decomposition",
@@ -352,22 +364,20 @@ def _remark_sufficient_features(table: Table, name: str, design: Design) -> Verd
 @house_style()
 def _plot_lipschitz(table: Table, output: OutputFolder) -> Item:
     """Errors against N (left) and M (right), one row of panels per loss."""
-    figure, axes = figures.make_panels(2, 2, size=(9.0, 7.0))
+    figure, axes = make_panels(2, 2, size=(9.0, 7.0))
     for row, (name, design) in zip(axes, DESIGNS.items(), strict=True):
         for ax, vary, against in ((row[0], "rows", "n"), (row[1], "features", "M")):
             part = table.select(loss=name, vary=vary)
             for series, (error, (_, label)) in enumerate(ERRORS.items()):
-                sizes, centre = figures.plot_geometric_means(
-                    ax, part, error, against=against, series=series, label=label
-                )
+                sizes, centre = plot_geometric_means(ax, part, error, against=against, series=series, label=label)
                 if vary == "rows":
                     line = centre[0] * (np.array(sizes) / sizes[0]) ** design.slope
-                    ax.plot(sizes, line, label=f"slope ${design.slope:.2f}$" if series else None, **figures.REFERENCE)
-            figures.set_log_log(ax, sizes, max_ticks=8)
+                    ax.plot(sizes, line, label=f"slope ${design.slope:.2f}$" if series else None, **REFERENCE)
+            set_log_log(ax, sizes, max_ticks=8)
             ax.set_ylabel("error")
             ax.legend()
         n = part.values("n")[0]
-        row[1].axvline(design.count_features(n), **figures.REFERENCE)
+        row[1].axvline(design.count_features(n), **REFERENCE)
         row[0].set_title(f"{name.capitalize()} loss: rows", loc="left")
         row[1].set_title(f"{name.capitalize()} loss: features, $N$ = {n:,}", loc="left")
         row[0].set_xlabel("rows $N$")

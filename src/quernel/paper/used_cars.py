@@ -29,9 +29,17 @@ from quernel.paper.experiment import (
     repetitions,
     summarize,
 )
-from quernel.paper.figures import REFERENCE, add_shared_legend, make_panels, plot_means
 from quernel.paper.holdout_fit import ALPHAS, fit_and_select, pinball, transform_parts
-from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.output import (
+    REFERENCE,
+    Item,
+    OutputFolder,
+    Section,
+    Verdict,
+    add_shared_legend,
+    make_panels,
+    plot_means,
+)
 from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, literal_factor
 from quernel.paper.sampling import NAMES as SAMPLED
 from quernel.plots import house_style

@@ -90,20 +90,20 @@ def make_report(
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise ImportError("A report needs pyarrow, which is not installed. Run: pip install pyarrow") from error
-    from quernel.report import comparison, content, evaluation, sections
+    from quernel.conformal.table_model import as_table_model
+    from quernel.report import content, evaluation, sections
 
     target = str(getattr(y, "name", None) or "y")
-    models = {name: evaluation.as_table_model(one, X, target) for name, one in _name_models(model).items()}
+    models = {name: as_table_model(one, X, target) for name, one in _name_models(model).items()}
     evaluation.check_comparable(models)
     (name, first), *others = models.items()
     inputs = dict.fromkeys(column for one in models.values() for column in one.encoder.inputs)
     table = evaluation.as_arrow(X, list(inputs), first.target, y)
     values = evaluation.check_target(first, np.asarray(y, dtype=float))
     found = evaluation.evaluate_on(first, first.encoder.transform(table), values, time_ordered=time_ordered)
-    page = content.compute_page(
-        first, table, found, data=type(X).__name__, model_file="m.quernel", name=name, others=dict(others)
-    )
-    text = sections.render_page(page) if output == "html" else json.dumps(comparison.summarize_page(page), indent=1)
+    page = content.compute_page(first, table, found, data=type(X).__name__, model_file="m.quernel")
+    page = content.compare_with(page, name, dict(others))
+    text = sections.render_page(page) if output == "html" else json.dumps(content.summarize_page(page), indent=1)
     if out is not None:
         write_text_atomically(Path(out), text, overwrite=overwrite)
     return text

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from quernel.estimators import KernelQuantileRegressor
 from quernel.plots.calibration import binomial_band
-from quernel.report.comparison import describe_comparison
 from quernel.report.evaluation import Evaluation, Interval
 from quernel.report.formatting import format_amount, format_count, format_share
 
@@ -310,3 +309,29 @@ def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     error = change.std() / np.sqrt(len(change))
     value = f"{format_share(abs(change.mean()))} {'lower' if change.mean() <= 0 else 'higher'}"
     return [("Loss compared with the best baseline", value, f"than {best} (± {format_share(error)})")]
+
+
+def compare_losses(evaluation: Evaluation, other: Evaluation) -> tuple[float, float]:
+    """Return by how much the loss of the other is above that of the first, relative to that, and its standard error."""
+    ours = evaluation.row_losses()
+    change = (other.row_losses() - ours) / (ours.mean() or 1.0)
+    return float(change.mean()), float(change.std() / np.sqrt(len(change)))
+
+
+def describe_comparison(page: Page) -> str:
+    """Return which of the models has the lowest loss, in a sentence; "" without others."""
+    if not page.others:
+        return ""
+    changes = {name: compare_losses(page.evaluation, one[0]) for name, one in page.others.items()}
+    best = min(changes, key=lambda name: changes[name][0])
+    change, error = changes[best]
+    far = "" if abs(change) > 2 * error else ", a difference within chance"
+    if change >= 0:
+        return (
+            f"{page.name} has the lowest loss: that of {best} is {_percent(change)} (± {_percent(error)}) higher{far}."
+        )
+    return f"{best} has a lower loss than {page.name}, by {_percent(-change)} (± {_percent(error)}){far}."
+
+
+def _percent(share: float) -> str:
+    return format_share(share, 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from quernel.tables.frames import as_entries, factorize
 from quernel.tables.training_data import RowSample, read_numbers
 from quernel.theory import KernelGap, effective_dimension
 from quernel.tuning.data_summary import robust_scale
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Array = NDArray[np.floating]
 
@@ -120,23 +123,21 @@ class Page:
     entries: Any
     groups: Sequence[Group]
     periods: Periods | None
-    others: Mapping[str, tuple[Evaluation, PermutationImportanceDisplay, list[Group]]]
-    name: str
+    others: Mapping[str, tuple[Evaluation, PermutationImportanceDisplay, list[Group]]] = field(default_factory=dict)
+    name: str = "This model"
 
 
 def compute_page(
     model: TableModel,
-    table: Any,
+    table: pa.Table,
     evaluation: Evaluation,
     *,
     data: str,
     model_file: str,
     sample: RowSample | None = None,
     kernel_gap: KernelGap | None = None,
-    name: str = "This model",
-    others: Mapping[str, TableModel] | None = None,
 ) -> Page:
-    """Compute the numbers of the report; arguments as in `report_page`, and the name of the model beside others."""
+    """Compute the numbers of the report; arguments as in `report_page`."""
     target = read_numbers(table, model.target)
     positions = np.flatnonzero(np.isfinite(target))
     with_target = table.filter(np.isfinite(target))
@@ -166,20 +167,18 @@ def compute_page(
         entries=entries,
         groups=compute_groups(evaluation, entries, most_important),
         periods=compute_periods(evaluation, entries, rows),
-        others={
-            other: _compute_other(one, entries, evaluation, most_important) for other, one in (others or {}).items()
-        },
-        name=name,
     )
 
 
-def _compute_other(
-    model: TableModel, entries: Any, evaluation: Evaluation, names: Sequence[str]
-) -> tuple[Evaluation, PermutationImportanceDisplay, list[Group]]:
-    """Evaluate another model on the same rows; its groups are those of the columns that it shares."""
-    other = evaluate_alike(model, entries, evaluation)
-    shared = [name for name in names if name in model.encoder.inputs]
-    return other, _compute_importance(other), compute_groups(other, entries, shared)
+def compare_with(page: Page, name: str, others: Mapping[str, TableModel]) -> Page:
+    """The page with other models, evaluated on the same rows, beside its own, which has this name."""
+    shown = [page.importance.names[j] for j in page.importance.order[: OPTIONS.max_fans]]
+    found = {}
+    for other, model in others.items():
+        alike = evaluate_alike(model, page.entries, page.evaluation)
+        shared = [column for column in shown if column in model.encoder.inputs]
+        found[other] = alike, _compute_importance(alike), compute_groups(alike, page.entries, shared)
+    return replace(page, name=name, others=found)
 
 
 def _compute_calibration(evaluation: Evaluation) -> CalibrationDisplay:
@@ -209,7 +208,7 @@ def _compute_importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
         )
 
 
-def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
+def summarize_columns(model: TableModel, table: pa.Table) -> list[ColumnSummary]:
     """Summarize the target, then the inputs of the model, from an Arrow table."""
     target = read_numbers(table, model.target)
     lines = [ColumnSummary(model.target, "target", int(np.sum(~np.isfinite(target))), _describe_range(target))]
@@ -414,3 +413,60 @@ def _describe_crossing(model: KernelQuantileRegressor) -> str:
             "fitted under noncrossing constraints" if model.noncrossing else "not corrected"
         )
     return "of the training rows, before the predictions of each row were sorted"
+
+
+def summarize_page(page: Page) -> dict[str, Any]:
+    """Return all numbers of a page as what JSON can hold."""
+    shown, periods = page.calibration, page.periods
+    numbers = {
+        "target": page.model.target,
+        "data": page.data,
+        "rows": page.n_rows,
+        **summarize_evaluation(page.evaluation),
+        "calibration": [
+            {"level": level, "below": below, "at_or_below": observed, "lower": low, "upper": high, "holds": holds}
+            for level, below, observed, low, high, holds in zip(
+                *(values.tolist() for values in (shown.levels, shown.below, shown.observed, shown.lower, shown.upper)),
+                shown.holds.tolist(),
+                strict=True,
+            )
+        ],
+        "importance": dict(zip(page.importance.names, page.importance.increase.mean(axis=1).tolist(), strict=True)),
+        "groups": [_summarize_group(group) for group in page.groups],
+        "periods": None
+        if periods is None
+        else {
+            "column": periods.name or None,
+            "times": periods.times.tolist(),
+            "coverage": None if periods.coverage is None else periods.coverage.tolist(),
+            "above_median": periods.above.tolist(),
+            "loss": periods.loss.tolist(),
+        },
+        "drift": [] if periods is None else list(periods.drift),
+    }
+    if page.others:
+        numbers["models"] = {page.name: summarize_evaluation(page.evaluation)}
+        numbers["models"] |= {name: summarize_evaluation(one) for name, (one, _, _) in page.others.items()}
+    return numbers
+
+
+def _summarize_group(group: Group) -> dict[str, Any]:
+    return group._asdict() | {"holds": group.holds}
+
+
+def summarize_evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    """Return losses and coverage as what JSON can hold."""
+    return {
+        "rows_evaluated": len(evaluation.y),
+        "sample_of": evaluation.out_of,
+        "unseen": evaluation.unseen,
+        "rows_outside": int(evaluation.outside.sum()),
+        "quantiles": evaluation.levels.tolist(),
+        "pinball_loss": evaluation.losses().tolist(),
+        "training_loss": evaluation.training_loss,
+        "baselines": {name: evaluation.losses(name).tolist() for name in evaluation.baselines},
+        "intervals": [
+            {"coverage": one.nominal, "observed": one.observed, "mean_width": one.width, "calibrated": one.calibrated}
+            for one in evaluation.intervals()
+        ],
+    }

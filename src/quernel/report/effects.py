@@ -44,6 +44,8 @@ from quernel.tables import TextColumn
 from quernel.tables.columns import CYCLES, Column
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from quernel.report.content import Page
     from quernel.report.evaluation import Evaluation
 
@@ -66,7 +68,7 @@ WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -> list[ColumnFan]:
+def compute_fans(model: TableModel, table: pa.Table, y: Array, names: Sequence[str]) -> list[ColumnFan]:
     """Compute fan charts along these columns, as averages over similar rows; y (n,) are the targets of the table.
 
     Rows are predicted as they are, once for all charts. A date has a chart for each of hour, weekday, month and trend
@@ -168,7 +170,7 @@ class WhatIf(NamedTuple):
     near: NDArray[np.intp]
 
 
-def compute_what_if(model: TableModel, table: Any, names: Sequence[str]) -> WhatIf:
+def compute_what_if(model: TableModel, table: pa.Table, names: Sequence[str]) -> WhatIf:
     """Predict a typical row of the table at all pairs of values of one or two columns, the others as they are."""
     columns = split_columns(model, table, pooled=True)
     places = [columns.names.index(name) for name in names]

@@ -5,20 +5,16 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import GroupShuffleSplit
-from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from quernel.conformal import ConformalQuantileRegressor
-from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.table_model import TableModel
 from quernel.data import ArrayRows
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor, TabularQuantileRegressor
@@ -27,10 +23,13 @@ from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
-from quernel.tables import NumericColumn, TableEncoder, TableError
+from quernel.tables import TableError
 from quernel.tables.frames import open_frame
 from quernel.tables.training_data import RowSample, TrainingData, read_numbers
 from quernel.tuning.data_summary import column_scales
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -463,7 +462,7 @@ def check_comparable(models: Mapping[str, TableModel]) -> None:
             )
 
 
-def evaluate_alike(model: TableModel, table: Any, evaluation: Evaluation) -> Evaluation:
+def evaluate_alike(model: TableModel, table: pa.Table, evaluation: Evaluation) -> Evaluation:
     """Evaluate another model of the same target on the same rows, given as an Arrow table, and at the same levels."""
     X = model.encoder.transform(table)
     with warnings.catch_warnings():
@@ -472,63 +471,6 @@ def evaluate_alike(model: TableModel, table: Any, evaluation: Evaluation) -> Eva
         ends = None if model.interval is None else model.predict_interval_encoded(X)
     own = replace(evaluation, model=model, X=X, curves=curves, beyond=model.extrapolates(X), ends=ends)
     return replace(own, baselines={}, training_loss=None)
-
-
-def _as_calibrated(model: ConformalQuantileRegressor, X: Any, target: str) -> TableModel:
-    """Return a fitted ConformalQuantileRegressor as a model of the table X with a calibrated interval."""
-    check_is_fitted(model)
-    if (
-        len(model.estimators_) > 1
-        or model._conditional is not None
-        or model._groups is not None
-        or model._ratio is not None
-    ):
-        raise ValueError(
-            "A report takes a ConformalQuantileRegressor with one model and one calibration for all rows: with "
-            f"method='split' or 'prefit', without groups, density_ratio and conditional; got {model!r}. Report on "
-            "estimators_[0] of it, and draw its coverage by quernel.plots.IntervalWidthDisplay."
-        )
-    inside = as_table_model(unwrap_frozen(model.estimators_[0]), X, target)
-    interval = copy(model)
-    interval.estimators_, interval.n_features_in_ = [inside.model], inside.model.n_features_in_
-    interval.__dict__.pop("feature_names_in_", None)
-    return replace(inside, interval=interval)
-
-
-def as_table_model(model: Any, X: Any, target: str) -> TableModel:
-    """Return a fitted estimator as a model of the table X, whose encoder makes what the estimator computes with."""
-    if isinstance(model, TableModel):
-        return model
-    if isinstance(model, ConformalQuantileRegressor):
-        return _as_calibrated(model, X, target)
-    if hasattr(model, "backtest"):
-        raise TypeError(
-            f"{type(model).__name__} forecasts a series, and has a page of its own: quernel forecast --report. In "
-            "Python, its backtest(...) gives past forecasts beside what came, for the displays of quernel.plots."
-        )
-    if not isinstance(model, KernelQuantileRegressor | TabularQuantileRegressor):
-        raise TypeError(
-            "A report takes a fitted TabularQuantileRegressor, KernelQuantileRegressor or ConformalQuantileRegressor "
-            f"around one of these, or a model of a table that quernel.load returned; got {type(model).__name__}. Of a "
-            "pipeline or a search, pass the model inside."
-        )
-    check_is_fitted(model)
-    encoder = getattr(model, "encoder_", None)
-    if encoder is None:
-        frame = open_frame(X)
-        if len(frame.names) != model.n_features_in_:
-            raise ValueError(f"X has {len(frame.names)} columns; the model was fitted to {model.n_features_in_}.")
-        fills = zip(frame.names, model._fill, strict=True)
-        encoder = TableEncoder()
-        encoder.columns_ = tuple(NumericColumn(name, "number", float(fill), flagged=False) for name, fill in fills)
-        encoder.dropped_, encoder.notes_, encoder.alarms_, encoder.n_features_in_ = {}, (), (), len(frame.names)
-        encoder.feature_names_in_ = np.array(frame.names, dtype=object)
-    # From here on rows are encoded, and the estimator takes numbers without names.
-    model = copy(model)
-    for name in ("encoder_", "feature_names_in_"):
-        model.__dict__.pop(name, None)
-    model.n_features_in_ = model.input_range_.shape[1]
-    return TableModel(encoder, model, target)
 
 
 def as_arrow(X: Any, names: Sequence[str], target: str, y: Any) -> Any:

@@ -12,23 +12,24 @@ from decimal import Decimal
 from html import escape
 from importlib.resources import files
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import TabularQuantileRegressor
+from quernel.plots import PermutationImportanceDisplay
 from quernel.plots.style import truncate
 from quernel.report import charts
-from quernel.report.advice import render_top
-from quernel.report.comparison import render_comparison, summarize_page
-from quernel.report.content import Page, compute_page, find_bandwidths
+from quernel.report.advice import compare_losses, describe_comparison, render_top
+from quernel.report.content import Page, compute_page, find_bandwidths, summarize_page
 from quernel.report.effects import render_columns, render_what_if
 from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import (
     Cell,
     bar_cell,
+    format_amount,
     format_count,
     format_date,
     format_number,
@@ -45,6 +46,9 @@ from quernel.tables.columns import Column
 from quernel.tables.training_data import RowSample
 from quernel.theory import KernelGap
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Array = NDArray[np.floating]
 
 NONE, MISSING = "\N{EN DASH}", "missing"
@@ -54,11 +58,13 @@ NUMBERS = ("number", "boolean", "duration")
 MAX_DOWNLOAD = 180_000
 # At most: rows in the tables of rows, input columns in these, and column names in a sentence.
 WORST, SHOWN_INPUTS, MOST_NAMED = 10, 8, 20
+# Columns that are named for each model, beside others.
+COMPARED_COLUMNS = 3
 
 
 def report_page(
     model: TableModel,
-    table: Any,
+    table: pa.Table,
     evaluation: Evaluation,
     *,
     data: str,
@@ -338,3 +344,56 @@ def render_usage(page: Page) -> str:
         f"<pre><code>{escape(shell)}</code></pre><p>Tables must have the columns {escape(needed)}; others are ignored, "
         "and missing values are allowed.</p>"
     )
+
+
+def render_comparison(page: Page) -> str:
+    """Return the section on the models side by side, "" without others."""
+    if not page.others:
+        return ""
+    models = {page.name: (page.evaluation, page.importance, page.groups), **page.others}
+    columns = [_measures(page.evaluation, one, importance) for one, importance, _ in models.values()]
+    heads: list[Cell | str] = ["", *(numeric_cell(name) for name in models)]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    lines = [(row_header(name), *(column.get(name, numeric_cell("")) for column in columns)) for name in names]
+    caption = "All models on the same rows and at the same levels. Lower losses are better; ± is a standard error."
+    side = make_table(heads, lines, caption)
+    return f"<p>{escape(describe_comparison(page))}</p>{side}{_group_table(page)}"
+
+
+def _measures(first: Evaluation, one: Evaluation, importance: PermutationImportanceDisplay) -> dict[str, Cell]:
+    """Return what is said of one model, by name."""
+    measures = {"Mean pinball loss": numeric_cell(format_amount(float(one.losses().mean())))}
+    if one is not first:
+        change, error = compare_losses(first, one)
+        measures["Difference"] = numeric_cell(f"{100 * change:+.1f} % ± {100 * error:.1f}")
+        share = float(np.mean(one.row_losses() < first.row_losses()))
+        measures["Rows in which it is better"] = numeric_cell(format_share(share, 0))
+    for level, loss in zip(one.levels, one.losses(), strict=True):
+        measures[f"Loss at level {level:g}"] = numeric_cell(format_amount(float(loss)))
+    for interval in one.intervals()[:1]:
+        kind = f"{format_share(interval.nominal, 0)} interval{', calibrated' if interval.calibrated else ''}"
+        measures[f"Coverage of the {kind}"] = numeric_cell(format_share(interval.observed))
+        measures[f"Mean width of the {kind}"] = numeric_cell(format_amount(interval.width))
+    middle = int(np.argmin(np.abs(one.levels - 0.5)))
+    typical = float(np.median(np.abs(one.y - one.curves[:, middle])))
+    measures["Half of the rows within"] = numeric_cell(format_amount(typical))
+    increase = importance.increase.mean(axis=1)
+    named = [f"{importance.names[j]} ({100 * increase[j]:+.0f} %)" for j in importance.order[:COMPARED_COLUMNS]]
+    measures["Most important columns"] = Cell("<br>".join(map(escape, named)), "n")
+    return measures
+
+
+def _group_table(page: Page) -> str:
+    """Return the losses of all models by group of rows, "" without groups that they share."""
+    tables = [{(group.column, group.name): group for group in groups} for _, _, groups in page.others.values()]
+    shared = [group for group in page.groups if all((group.column, group.name) in one for one in tables)]
+    if not shared:
+        return ""
+    lines, better = [], []
+    for group in shared:
+        losses = [group.loss, *(one[group.column, group.name].loss for one in tables)]
+        lines.append((row_header(group.describe()), *map(numeric_cell, format_numbers(losses))))
+        better.append(losses[0] <= min(losses))
+    heads: list[Cell | str] = ["group", numeric_cell(page.name), *map(numeric_cell, page.others)]
+    caption = f"Mean loss by group of rows. {page.name} is the best in {sum(better)} of {len(shared)} groups."
+    return make_table(heads, lines, caption)

@@ -1,6 +1,6 @@
 """Solvers: each minimises a `Problem` and returns a `Result` with its duality gap.
 
-`SOLVERS` are those that users choose by name: `"newton"` is screened semismooth Newton (`screening.driver`), `"admm"`
+`SOLVERS` are those that users choose by name: `"newton"` is screened semismooth Newton (`screening`), `"admm"`
 the alternating directions of the paper. `MULTINOMIAL` and `NONCROSSING` solve problems whose columns are coupled,
 `SHAPED` and `SHAPED_NONCROSSING` those with shape constraints.
 """
@@ -8,10 +8,10 @@ the alternating directions of the paper. `MULTINOMIAL` and `NONCROSSING` solve p
 from functools import partial
 
 from quernel.solvers import admm, multinomial
-from quernel.solvers.noncrossing.driver import solve as solve_noncrossing
+from quernel.solvers.noncrossing import solve as solve_noncrossing
 from quernel.solvers.noncrossing.shapes import solve as solve_shapes
 from quernel.solvers.result import Result, Solver, Status
-from quernel.solvers.screening.driver import solve as screened_newton
+from quernel.solvers.screening import solve as screened_newton
 
 SOLVERS: dict[str, Solver] = {
     "newton": Solver(screened_newton, warm_starts=True, out_of_core=True, float32=True, polishes=True),

@@ -44,7 +44,7 @@ from scipy.special import ndtri
 from quernel._machine import single_threaded_blas
 from quernel.data import ArrayRows
 from quernel.features import Nystroem
-from quernel.features.sampling import distinct_rows
+from quernel.features.landmarks import distinct_rows
 from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Loss, Pinball, weighted_quantiles
 from quernel.solvers.progress import stop_requested

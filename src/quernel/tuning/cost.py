@@ -1,4 +1,4 @@
-"""Estimate memory and time of a fit before it starts, and refuse fits that memory cannot hold.
+"""Estimate memory and time of a fit before it starts; `plan.py` refuses fits that memory cannot hold.
 
 Memory is counted from array sizes; time is an order of magnitude, from operation counts and the measured speed of a
 small matrix product.
@@ -14,17 +14,13 @@ import numpy as np
 
 from quernel._machine import BLOCK_BYTES, BLOCK_ROWS, as_size, single_threaded_blas
 from quernel._validation import check_choice, check_positive
-from quernel.data import available_memory, memory_budget
-from quernel.kernels import Kernel, Laplacian, Linear, Matern, resolve
+from quernel.data import memory_budget
+from quernel.kernels import Kernel, Linear, resolve
 from quernel.solvers import SOLVERS
 from quernel.tuning.alpha import FOLDS, HELD_OUT, MOST_LEVELS, ROTATE_BELOW
 from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
-from quernel.tuning.n_components import OPTIONS as COMPONENTS
+from quernel.tuning.plan import NUMBER, SINGLE, auto_landmarks, is_rough, most_components, row_bytes
 
-NUMBER, SINGLE = 8, 4  # bytes of float64, used throughout, and of float32, for stored features if dtype says so
-
-# Numbers per row and level in the solver: residual, two duals, direction, and work space for their updates.
-STATE = 6
 # The Newton solver copies the features of the active rows, about two rows per feature, first by block, then contiguous.
 ACTIVE_ROWS, ACTIVE_COPIES = 2, 2
 # Fraction of all rows in the active set of screening, whose features are copied.
@@ -143,21 +139,19 @@ def estimate_cost(
     for name, value in (("n", n), ("d", d), ("n_levels", n_levels)):
         check_positive(name, value, integer=True)
     check_choice("solver", solver, SOLVERS)
-    if max_memory is not None:
-        check_positive("max_memory", max_memory, instead=" of bytes, or None")
+    check_positive("max_memory in bytes", max_memory, others=(None,))
     if isinstance(n_components, str) and n_components == "exact":
         raise ValueError(
             'The cost of n_components="exact" depends on the rank of the kernel, which is known only once it has been '
             "factored. Give the rank you expect as a number: some 200 for a smooth kernel in few columns, up to n for "
             "a rough one."
         )
-    if not (isinstance(n_components, str) and n_components == "auto"):
-        check_positive("n_components", n_components, integer=True, instead=' or "auto"')
+    check_positive("n_components", n_components, integer=True, others=("auto",))
     check_choice("bandwidth", bandwidth, ("learned", "auto"))
     given = resolve(kernel)
     linear, learned = isinstance(given, Linear), bandwidth == "learned" and given.has_free_bandwidth
     most, _ = most_components(n, n_levels, solver=solver, max_memory=max_memory)
-    landmarks = learned and may_use_landmarks(kernel)
+    landmarks = learned and (kernel == "auto" or is_rough(given))
     if landmarks and n_components == "auto":
         most = min(n, auto_landmarks(n))
     M = d if linear else most if n_components == "auto" else int(n_components)
@@ -166,7 +160,7 @@ def estimate_cost(
     stored = linear or features <= memory_budget(max_memory)
     with single_threaded_blas(n, M) as threads:
         held = features if stored else threads * _block(n, M)
-        memory = held + _rows(n, n_levels)
+        memory = held + row_bytes(n, n_levels)
         peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
         operations = _operations(n, d, M, n_levels, solver, stored, linear)
         if landmarks and SOLVERS[solver].out_of_core and stored and n < LandmarkCost.screened_from * M:
@@ -174,75 +168,6 @@ def estimate_cost(
         choosing = _learning_seconds(n, d, n_levels) if learned else 0.0
         seconds = operations / (threads * _speed()) + OVERHEAD + choosing
     return Cost(int(memory), int(peak), stored, seconds, int(held), choosing)
-
-
-def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | None) -> tuple[int, str]:
-    """Largest number of features that n_components="auto" may choose for n rows, and the reason for the limit.
-
-    The Newton solver can recompute features that do not fit in memory; this is slow, and allowed for COMPONENTS.default
-    features, not for more. ADMM stores all features and a copy of them.
-    """
-    room = memory_budget(max_memory) / (NUMBER * n)
-    if not SOLVERS[solver].out_of_core:
-        rows = _rows(n, n_levels)
-        room = min(room, (available_memory() - rows) / (2 * NUMBER * n))
-    else:
-        room = max(room, COMPONENTS.default)
-    wanted = [size for size in COMPONENTS.sizes if size <= max(n, COMPONENTS.default)]
-    allowed = [size for size in wanted if size <= room] or wanted[:1]
-    if allowed != wanted:
-        return allowed[-1], f"memory has no room for more features of {n:,} rows"
-    return wanted[-1], "no more are tried" if wanted == list(COMPONENTS.sizes) else "no more are tried for so few rows"
-
-
-def auto_landmarks(n_rows: int) -> int:
-    """Number of Nystroem landmarks for this many distinct rows: as many as a Newton step can afford."""
-    return int(np.clip(np.sqrt(COMPONENTS.landmark_work / n_rows), *COMPONENTS.landmarks))
-
-
-def refuse_if_too_large(
-    n: int,
-    n_components: int | str,
-    n_levels: int,
-    *,
-    linear: bool,
-    solver: str,
-    max_memory: int | None,
-    dtype: str = "float64",
-) -> None:
-    """Raise ValueError, before anything is allocated, if the fit does not fit in memory."""
-    free = available_memory()
-    rows = _rows(n, n_levels)
-    if rows > free:
-        raise ValueError(
-            f"{n:,} rows x {n_levels} levels need {as_size(rows)} for residuals and duals alone, and {as_size(free)} "
-            "are free. Fit fewer levels at a time, or fewer rows."
-        )
-    if linear or n_components == "exact":  # X is in memory already; the Cholesky factor has its own limit
-        return
-    M = COMPONENTS.sizes[0] if n_components == "auto" else int(n_components)
-    features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, memory_budget(max_memory)
-    what = f"{n:,} rows x {M:,} features need {as_size(features)}"
-    in_memory = not SOLVERS[solver].out_of_core
-    if in_memory and features > allowed:
-        raise ValueError(
-            f"The {solver} solver keeps all features in memory, but {what}, and {as_size(allowed)} are allowed. "
-            "Use solver='newton', which can do without, fewer components, or raise max_memory."
-        )
-    if not in_memory and (max_memory is None or features > allowed):  # recomputed if they do not fit
-        return
-    twice = 2 if in_memory else 1  # such solvers may centre a copy of them
-    if twice * features + rows > free:
-        remedy = "Use solver='newton' or fewer components." if in_memory else "Lower max_memory below that size."
-        raise ValueError(
-            f"{what}{' twice over' * (twice - 1)} and {as_size(rows)} for the rows, but {as_size(free)} are free. "
-            f"{remedy}"
-        )
-
-
-def _rows(n: int, q: int) -> int:
-    """Bytes held per row: its weight, and the solver's state for q levels."""
-    return NUMBER * n * (1 + STATE * q)
 
 
 def _block(n: int, M: int) -> int:
@@ -269,11 +194,6 @@ def _operations(n: int, d: int, M: int, q: int, solver: str, stored: bool, linea
         return n * M * (make + ADMM_SWEEPS * TOUCH * levels) + 2 * n * M * small + 10 * small**3
     sweeps = FEWEST_SWEEPS + MORE_SWEEPS * min(1.0, SCREENED_FROM * M / n)
     return n * M * (make * (1 if stored else sweeps) + sweeps * TOUCH * levels) + 2 * HESSIANS * q * small**2 * M
-
-
-def may_use_landmarks(kernel: str | Kernel) -> bool:
-    """Whether fits with learned bandwidths use landmarks: for rough kernels, which "auto" mostly is."""
-    return kernel == "auto" or any(isinstance(part, Laplacian | Matern) for _, part in resolve(kernel).summands)
 
 
 def _landmark_operations(n: int, d: int, M: int, q: int) -> float:

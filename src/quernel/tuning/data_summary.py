@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from quernel.data import (
     ArrayRows,
@@ -33,7 +33,7 @@ from quernel.data import (
 from quernel.data.design_matrix import FeatureMap
 from quernel.data.sources import positive_weight_mask
 from quernel.data.statistics import Moments, column_range, compute_moments, hash_sample
-from quernel.features.sampling import sample_of_rows
+from quernel.features.landmarks import sample_of_rows
 from quernel.losses import weighted_quantiles
 
 Array = NDArray[np.floating]
@@ -229,7 +229,7 @@ class DataSummary:
         """Point masses of y (see `find_point_masses`), ascending; out of core, estimated on the sample."""
         return find_point_masses(self.sample.X, self.sample.y, self.sample.share())
 
-    def build_design(self, feature_map: FeatureMap, max_memory: int | None, dtype: Any = float) -> Any:
+    def build_design(self, feature_map: FeatureMap, max_memory: int | None, dtype: DTypeLike = float) -> Any:
         """Design matrix Phi = phi(X) of the rows, where they are; its features are stored as `dtype`."""
         return InMemoryDesign(self.source, feature_map, max_memory=max_memory, dtype=dtype)
 
@@ -279,7 +279,7 @@ class StreamedSummary(DataSummary):
             quartiles, lambda median: statistics.mean_absolute_deviation(self.source, median, self.total)
         )
 
-    def build_design(self, feature_map: FeatureMap, max_memory: int | None, dtype: Any = float) -> Any:
+    def build_design(self, feature_map: FeatureMap, max_memory: int | None, dtype: DTypeLike = float) -> Any:
         """Design matrix of the rows: streamed from files, or distributed over Dask workers."""
         if isinstance(self.source, DaskRows):
             return DaskDesign(self.source, feature_map, max_memory=max_memory, dtype=dtype)

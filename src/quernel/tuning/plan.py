@@ -18,19 +18,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from quernel.data import ArrayRows, DaskRows
+from quernel._machine import as_size
+from quernel.data import ArrayRows, DaskRows, available_memory, memory_budget
 from quernel.data.dask_tasks import current_scheduler
 from quernel.features import SAMPLINGS, Nystroem, PrecomputedFeatures, RandomFeatures
-from quernel.features.random import as_generator
-from quernel.features.sampling import distinct_rows
+from quernel.features.landmarks import distinct_rows
 from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel
+from quernel.kernels.base import as_generator
 from quernel.losses import Loss, Pinball
 from quernel.solvers import SOLVERS
 from quernel.tuning import alpha as alphas
 from quernel.tuning.alpha import AlphaChoice, choose_alpha, has_gram
 from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
 from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
-from quernel.tuning.cost import auto_landmarks, most_components
 from quernel.tuning.data_summary import SAMPLE, DataSummary
 from quernel.tuning.n_components import OPTIONS as COMPONENTS
 from quernel.tuning.n_components import ComponentsChoice, choose_components
@@ -43,6 +43,9 @@ FeatureMap = PrecomputedFeatures | Nystroem | RandomFeatures
 LEARNED_KERNELS = (Gaussian(), 0.5 * Gaussian() + 0.5 * Laplacian())
 # Bandwidths that `print` shows at most.
 SHOWN = 8
+NUMBER, SINGLE = 8, 4  # bytes of float64, used throughout, and of float32, for stored features if dtype says so
+# Numbers per row and level in the solver: residual, two duals, direction, and work space for their updates.
+STATE = 6
 
 
 class FitSettings(Protocol):
@@ -266,7 +269,12 @@ def _uses_landmarks(settings: FitSettings, kernel: Kernel) -> bool:
     if not isinstance(settings.sampling, str) or settings.sampling != "auto":
         return isinstance(settings.sampling, str) and settings.sampling == "landmarks"
     learned = isinstance(settings.bandwidth, str) and settings.bandwidth == "learned"
-    return learned and any(isinstance(part, Laplacian | Matern) for _, part in kernel.summands)
+    return learned and is_rough(kernel)
+
+
+def is_rough(kernel: Kernel) -> bool:
+    """Whether the kernel, or a part of it, is Laplacian or Matern: its eigenvalues decay slowly."""
+    return any(isinstance(part, Laplacian | Matern) for _, part in kernel.summands)
 
 
 def _choose_components(
@@ -326,3 +334,62 @@ def draw_features(settings: FitSettings, plan: FitPlan, summary: DataSummary) ->
     assert plan.seed is not None
     features = random_features(settings, plan.kernel, summary.mean, plan.seed, plan.alpha)
     return features.set_params(n_components=plan.n_components).fit(sample.X, sample_weight=sample.weight)
+
+
+def refuse_if_too_large(settings: FitSettings, n: int, n_levels: int, *, linear: bool) -> None:
+    """Raise ValueError, before anything is allocated, if the fit does not fit in memory."""
+    free, rows = available_memory(), row_bytes(n, n_levels)
+    if rows > free:
+        raise ValueError(
+            f"{n:,} rows x {n_levels} levels need {as_size(rows)} for residuals and duals alone, and {as_size(free)} "
+            "are free. Fit fewer levels at a time, or fewer rows."
+        )
+    if linear or settings.n_components == "exact":  # X is in memory already; the Cholesky factor has its own limit
+        return
+    M = COMPONENTS.sizes[0] if settings.n_components == "auto" else int(settings.n_components)
+    features, allowed = (SINGLE if settings.dtype == "float32" else NUMBER) * n * M, memory_budget(settings.max_memory)
+    what = f"{n:,} rows x {M:,} features need {as_size(features)}"
+    in_memory = not SOLVERS[settings.solver].out_of_core
+    if in_memory and features > allowed:
+        raise ValueError(
+            f"The {settings.solver} solver keeps all features in memory, but {what}, and {as_size(allowed)} are "
+            "allowed. Use solver='newton', which can do without, fewer components, or raise max_memory."
+        )
+    if not in_memory and (settings.max_memory is None or features > allowed):  # recomputed if they do not fit
+        return
+    twice = 2 if in_memory else 1  # such solvers may centre a copy of them
+    if twice * features + rows > free:
+        remedy = "Use solver='newton' or fewer components." if in_memory else "Lower max_memory below that size."
+        raise ValueError(
+            f"{what}{' twice over' * (twice - 1)} and {as_size(rows)} for the rows, but {as_size(free)} are free. "
+            f"{remedy}"
+        )
+
+
+def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | None) -> tuple[int, str]:
+    """Largest number of features that n_components="auto" may choose for n rows, and the reason for the limit.
+
+    The Newton solver can recompute features that do not fit in memory; this is slow, and allowed for COMPONENTS.default
+    features, not for more. ADMM stores all features and a copy of them.
+    """
+    room = memory_budget(max_memory) / (NUMBER * n)
+    if not SOLVERS[solver].out_of_core:
+        rows = row_bytes(n, n_levels)
+        room = min(room, (available_memory() - rows) / (2 * NUMBER * n))
+    else:
+        room = max(room, COMPONENTS.default)
+    wanted = [size for size in COMPONENTS.sizes if size <= max(n, COMPONENTS.default)]
+    allowed = [size for size in wanted if size <= room] or wanted[:1]
+    if allowed != wanted:
+        return allowed[-1], f"memory has no room for more features of {n:,} rows"
+    return wanted[-1], "no more are tried" if wanted == list(COMPONENTS.sizes) else "no more are tried for so few rows"
+
+
+def auto_landmarks(n_rows: int) -> int:
+    """Number of Nystroem landmarks for this many distinct rows: as many as a Newton step can afford."""
+    return int(np.clip(np.sqrt(COMPONENTS.landmark_work / n_rows), *COMPONENTS.landmarks))
+
+
+def row_bytes(n: int, q: int) -> int:
+    """Bytes held per row: its weight, and the solver's state for q levels."""
+    return NUMBER * n * (1 + STATE * q)

@@ -4,12 +4,12 @@
 
 with far more constraints than a solver needs to see: a difference of neighbouring grid values at every training row.
 The levels are first fitted without them. Then the worst of the violated constraints join the working set, and the
-problem with this set is solved from the last solution (`driver.solve_coupled`), roughly at first, until no constraint
+problem with this set is solved from the last solution (`solve_coupled`), roughly at first, until no constraint
 is violated. Those outside of the working set have multiplier 0, so that its certificate is one of the whole problem.
 
 The solution satisfies all constraints exactly, not up to a tolerance: where rounding error, or an early stop, leaves a
 violation, curves that satisfy all constraints strictly are mixed in (`Constraints.interior`), as many as it takes. What
-that costs is in the duality gap. With `joint` levels that cross are coupled, as in `driver.solve`.
+that costs is in the duality gap. With `joint` levels that cross are coupled, as in `noncrossing.solve`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.objective.duality_gap import null_model
-from quernel.solvers.noncrossing.driver import (
+from quernel.solvers import screening as screened
+from quernel.solvers.noncrossing import (
     CONSTRAINT_STIFFNESS,
     Nearby,
     as_result,
@@ -48,7 +49,6 @@ from quernel.solvers.noncrossing.problem import (
 )
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Result
-from quernel.solvers.screening import driver as screened
 
 
 class Constraints(Protocol):
@@ -104,7 +104,7 @@ def solve(
         Constant curves that are quantiles of y must satisfy them.
     joint : bool
         Whether levels must not cross on the rows and at `points` either; if not, each level is a problem of its own.
-    tol, max_iter, points : as in `driver.solve`
+    tol, max_iter, points : as in `noncrossing.solve`
     """
     loss = problem.loss
     assert isinstance(loss, Pinball)

