@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import quernel
 from quernel import TabularQuantileRegressor
 from quernel.data import ArrayRows, ParquetRows, Piece
+from quernel.datasets import load_wind
 from quernel.estimators import forest_weights, location_scale
 from quernel.estimators.forest_weights import SortedValues, grow_forest
 from quernel.estimators.location_scale import AllRows, FoldRidge, fit_location_scale
@@ -444,6 +445,19 @@ def test_location_and_scale_are_out_of_fold():
     assert np.corrcoef(m, rows.y)[0, 1] < 0.2
     assert np.mean((rows.y - m) ** 2) > 0.9 * np.var(rows.y)
     assert np.all(model.duality_gap <= 1e-6)
+
+
+def test_quantiles_outside_the_training_inputs_stay_near_the_targets():
+    """The kernel's scale rises steeply at the highest winds it has seen: its exponential would be beyond all bounds."""
+    wind = load_wind(as_frame=True)
+    X, y = wind.X[:7500], wind.y[:7500]
+    storm = X[:40].assign(wind_speed=np.linspace(16, 30, 40))
+    model = TabularQuantileRegressor([0.05, 0.5, 0.95], parts=["residual_forest"], **QUICK).fit(X, y)
+    assert np.abs(model.predict(storm)).max() < 3 * y.max()
+    smooth = model.parts_.location_scale
+    unlimited = replace(smooth, limits=np.array([[-np.inf], [np.inf]]) * np.ones(2))
+    assert unlimited.predict(storm.to_numpy())[1].max() > 1000 * y.max()  # the negative control
+    assert np.array_equal(unlimited.predict(X.to_numpy()), smooth.predict(X.to_numpy()))  # inside, nothing changes
 
 
 def test_frames_with_text_dates_and_gaps_are_encoded(tmp_path):

@@ -55,6 +55,9 @@ class LocationScaleOptions:
     strip: int = 4096  # rows whose features are in memory at a time, where not all are
     intercept: float = 10.0  # the constant column, penalised like the features: large, so that this hardly matters
     floor: float = 0.3  # of the median |residual|, added before the logarithm
+    # m of new rows leaves the range of that of the training rows by at most this share of it. Log s stays inside: a
+    # kernel says nothing outside the training inputs, and an exponential makes much of it.
+    margin: float = 0.25
 
 
 OPTIONS = LocationScaleOptions()
@@ -68,19 +71,22 @@ class LocationScale:
     ----------
     feature_map : LandmarkPredictor; k(x, landmarks) of the kernel with its bandwidths
     coef, intercept : ndarrays of shape (M, 2) and (2,); columns m, in units of y, and log s
+    limits : ndarray of shape (2, 2); the least and the largest m and log s that are predicted
     ridge, duality_gap : ndarrays of shape (2,); the gaps are relative
     """
 
     feature_map: LandmarkPredictor
     coef: Array
     intercept: Array
+    limits: Array
     ridge: Array
     duality_gap: Array
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         """m and s of the rows of X, each of shape (n,)."""
         outputs = evaluate_outputs(self.feature_map, self.coef, self.intercept, len(self.coef), X)
-        return outputs[:, 0], np.exp(outputs[:, 1])
+        m, log_s = np.clip(outputs, *self.limits).T
+        return m, np.exp(log_s)
 
 
 def learn_kernel(summary: DataSummary) -> Kernel:
@@ -167,9 +173,20 @@ def _fit_shared_kernel(
     both = (location, scale)
     feature_map, coef = LandmarkPredictor.from_nystroem(landmarks, np.column_stack([fit.coef for fit in both]))
     intercept, ridges, gaps = np.array([(fit.intercept, fit.ridge, fit.duality_gap) for fit in both]).T
+    margins = zip(both, (OPTIONS.margin, 0.0), strict=True)
+    ends = np.array([_output_limits(Phi, fit, margin) for fit, margin in margins]).T
     found = np.empty((4, len(X)))
-    found[:, order] = location.held_out, np.exp(scale.held_out), location.out_of_fold, np.exp(scale.out_of_fold)
-    return LocationScale(feature_map, coef, intercept, ridges, gaps), (found[0], found[1]), (found[2], found[3])
+    for k, (m, log_s) in enumerate([[fit.held_out for fit in both], [fit.out_of_fold for fit in both]]):
+        found[2 * k : 2 * k + 2, order] = np.clip(m, *ends[:, 0]), np.exp(np.clip(log_s, *ends[:, 1]))
+    model = LocationScale(feature_map, coef, intercept, ends, ridges, gaps)
+    return model, (found[0], found[1]), (found[2], found[3])
+
+
+def _output_limits(Phi: Array, fit: _Ridge, margin: float) -> tuple[float, float]:
+    """Least and largest output for new rows: the range at the rows of Phi (n, M + 1), and this share of it beyond."""
+    values = Phi[:, :-1] @ fit.coef + fit.intercept
+    low, high = float(values.min()), float(values.max())
+    return low - margin * (high - low), high + margin * (high - low)
 
 
 def _add_constant(Phi: Array) -> Array:
