@@ -24,8 +24,6 @@ from quernel.tables.columns import (
     Column,
     Markers,
     NumericColumn,
-    Parser,
-    TargetColumn,
     TextColumn,
     parse_date,
 )
@@ -66,12 +64,6 @@ class Alarm(str):
 NO_VALUES, IDENTIFIES = "it holds no values at all", "identifier of the row"
 # Names of columns of whole numbers that identify rows, if no number is repeated.
 IDENTIFIER = re.compile(r"(^|.*[_\W])(id|key|uuid|guid|index|idx|row|nr|no|number)|.*[a-z](ID|Id|Key|Nr|No)", re.DOTALL)
-# What text may hold: dates by their order, times, numbers. Numbers with leading zeros are labels.
-TEXT_PARSERS: dict[str, Parser] = {
-    **{order: partial(parse_date, order=order) for order in DATE_ORDERS},
-    "time": PARSERS["time"],
-    "number": lambda text: None if re.match(r"[+-]*0\d", text) else PARSERS["number"](text),
-}
 # Dates and numbers in any format.
 ANY_DATE = re.compile(r"(\d{4}([./-])\d{1,2}\2\d{1,2}|\d{1,2}([./-])\d{1,2}\3\d{2,4})([ T].*)?")
 ANY_NUMBER = re.compile(rf"(?![+-]?0\d){NUMBER.pattern}|[+-]?[$€£¥]?\s?(?!0\d)\d[\d.,]*\s?[$€£¥%]?")
@@ -86,8 +78,8 @@ def choose_encoding(
 ) -> Choice:
     """Choose the encoding of a column.
 
-    `keep` is for identifiers that are wanted. With a target, many categories get a `TargetColumn` whose means are still
-    to be filled in (`with_target`).
+    `keep` is for identifiers that are wanted. With a target, columns of more than `max_one_hot` categories still lack
+    its means (`with_target`).
     """
     kind = entries.kind
     if not name:  # usually row numbers
@@ -96,11 +88,10 @@ def choose_encoding(
         return NO_VALUES, []
     if categorical and kind not in ("number", "boolean", *TEXTS):
         raise TableError(f"Column {name!r} holds {entries.type_name}; categorical is for text, numbers and booleans.")
+    if categorical or kind in TEXTS:
+        return _encode_text(name, entries, "category" if categorical else kind, markers, keep, has_target)
     if kind is None:
         return f"it holds {entries.type_name}, which is not supported", []
-    if categorical or kind in TEXTS:
-        kind = "category" if categorical else kind
-        return _encode_text(name, entries, kind, markers, keep=keep, has_target=has_target)
     values = to_numbers(entries)
     if kind == "number" and markers.numbers:
         values = np.where(np.isin(values, markers.numbers), np.nan, values)
@@ -147,7 +138,9 @@ def is_identifier(name: str, values: Array) -> bool:
     return bool(named or expected >= OPTIONS.min_repeats) and len(np.unique(values)) == n
 
 
-def _encode_text(name: str, entries: Entries, kind: str, markers: Markers, *, keep: bool, has_target: bool) -> Choice:
+def _encode_text(
+    name: str, entries: Entries, kind: str | None, markers: Markers, keep: bool, has_target: bool
+) -> Choice:
     """Choose the encoding of text, of a categorical type, or mixed with other objects."""
     values, most = entries.values, OPTIONS.max_distinct
     many = not isinstance(values, np.ndarray) and len(values) > 2 * most and values.head(2 * most).n_unique() > most + 1
@@ -177,7 +170,7 @@ def _encode_text(name: str, entries: Entries, kind: str, markers: Markers, *, ke
             f"is empty in {n_missing / n_rows:.0%} of the rows. If 'None' or 'NA' is one of its categories, the reader "
             "took it for a gap; gaps count as a category of their own"
         )
-    if isinstance(column, TargetColumn):
+    if isinstance(column, TextColumn) and has_target and len(column.categories) > OPTIONS.max_one_hot:
         remarks.append(f"has {len(column.categories):,} categories: means of the target stand for them")
     elif isinstance(column, TextColumn) and len(column.categories) == (n := OPTIONS.max_categories) and column.other:
         remarks.append(f"has more than {n} categories: all but the {n} most frequent count as one")
@@ -187,14 +180,15 @@ def _encode_text(name: str, entries: Entries, kind: str, markers: Markers, *, ke
 def _parse_all(texts: Sequence[str]) -> tuple[str, list[Any]] | None:
     """Return what all of the text holds, dates by their order, times or numbers, and the values; None if in doubt."""
     found: dict[str, list[Any]] = {}
-    for kind, parse in TEXT_PARSERS.items():
+    dates = {order: partial(parse_date, order=order) for order in DATE_ORDERS}
+    for kind, parse in (dates | {one: PARSERS[one] for one in ("time", "number")}).items():
         values = [*takewhile(lambda value: value is not None, map(parse, texts))]
         if texts and len(values) == len(texts) and "year first" not in found:
             found[kind] = values
+    labels = "number" in found and any(re.match(r"[+-]*0\d", text) for text in texts)
     zoned = {re.search(r":.*([Z+]|-\d)", text) is None for text in texts}
-    if len(found) != 1 or len(zoned) > 1:  # 1/2/2020 alone may be in January or in February
-        return None
-    return next(iter(found.items()))
+    # 1/2/2020 alone may be in January or in February, 01234 is a label, and dates in one column have a zone or not.
+    return next(iter(found.items())) if len(found) == 1 and not labels and len(zoned) == 1 else None
 
 
 def _encode_categories(name: str, counts: dict[str, int], n_missing: int, keep: bool, has_target: bool) -> Column | str:
@@ -212,7 +206,7 @@ def _encode_categories(name: str, counts: dict[str, int], n_missing: int, keep: 
     if len(known) == 1 and not missing:
         return f"it is {known[0]!r} everywhere"
     if has_target and len(known) > OPTIONS.max_one_hot:
-        return TargetColumn(name, tuple(sorted(known)), other=False, missing=False)
+        return TextColumn(name, tuple(sorted(known)), other=False, missing=False)
     if not categories:
         return f"none of its {len(known)} categories appears in {OPTIONS.min_category_rows} rows"
     return TextColumn(name, categories, other=len(categories) < len(known), missing=missing)

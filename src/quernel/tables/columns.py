@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, TypeAlias
@@ -185,16 +185,25 @@ class NumericColumn:
 
 @dataclass(frozen=True)
 class TextColumn:
-    """One-hot encoding: a column per frequent category, one for all `other` categories, one for missing values.
+    """Categories, one-hot: a column per frequent category, one for all `other` categories, one for missing values.
 
     The last two exist only if the training rows had such text. A category not seen in training is `other`; without such
     a column, all are 0. Empty text is missing.
+
+    Many categories are encoded by the mean of the target over the rows of each (`with_target`), shrunk towards that of
+    all rows (`shrink_means`); categories that were not seen in training have that one, missing values their own.
+    Training rows are encoded by the means of the rows of other folds (`row_folds`): a mean that contains the target of
+    the row itself would tell it. `means` (T, len(categories) + 2) has, for each target (one, or one per class), the
+    mean of every category, of unknown ones and of missing values; `fold_means`, of shape (folds, T,
+    len(categories) + 2), the same without the rows of each fold.
     """
 
     name: str
     categories: tuple[str, ...]
     other: bool
     missing: bool
+    means: Array | None = field(default=None, compare=False)
+    fold_means: Array | None = field(default=None, compare=False)
     kind: ClassVar[str] = "text"
 
     def can_read(self, entries: Entries) -> bool:
@@ -213,12 +222,16 @@ class TextColumn:
     @property
     def names(self) -> list[str]:
         """Names of the encoded columns."""
+        if self.means is not None:
+            return [f"{self.name} mean{f' {k}' if len(self.means) > 1 else ''}" for k in range(len(self.means))]
         extra = [*(["(other)"] if self.other else []), *(["(missing)"] if self.missing else [])]
         return [f"{self.name} = {category}" for category in (*self.categories, *extra)]
 
     @property
     def codes(self) -> Array:
-        """One-hot codes of every category, then of other ones and of missing values, shape (categories + 2, width)."""
+        """Codes of every category, then of other ones and of missing values, shape (categories + 2, width)."""
+        if self.means is not None:
+            return self.means.T
         n = len(self.categories)
         return np.eye(n + 2)[:, [*range(n), *([n] if self.other else []), *([n + 1] if self.missing else [])]]
 
@@ -229,9 +242,17 @@ class TextColumn:
         known = [places.get(label, n + 1 if not label or label in markers.texts else n) for label in labels]
         return np.array([*known, n + 1], dtype=np.intp)[index]  # a missing entry has index -1, hence the last position
 
-    def encode(self, values: Values) -> Array:
-        """Return shape (n, width)."""
-        return self.codes[values]
+    def encode(self, values: Values, folds: NDArray[np.intp] | None = None) -> Array:
+        """Return shape (n, width), of training rows in these folds, shape (n,), without the targets of their own."""
+        if folds is None or self.fold_means is None:
+            return self.codes[values]
+        return self.fold_means[folds, :, values]
+
+    def with_target(self, values: Values, y: Array, weight: Array | None, folds: NDArray[np.intp]) -> TextColumn:
+        """Return the column with the means of targets, shape (n, T), over training rows."""
+        sums = sum_targets(values, len(self.categories) + 2, y, weight, folds)
+        total = sums.sum(axis=0)
+        return replace(self, means=shrink_means(total), fold_means=np.stack([*map(shrink_means, total - sums)]))
 
 
 @lru_cache(maxsize=256)
@@ -241,44 +262,6 @@ def find_places(categories: tuple[str, ...]) -> dict[str, int]:
     counts = Counter(way for ways in spellings.values() for way in ways)
     other = {way: i for i, ways in enumerate(spellings.values()) for way in ways if counts[way] == 1}
     return other | {category: i for i, category in enumerate(categories)}
-
-
-@dataclass(frozen=True, eq=False)
-class TargetColumn(TextColumn):
-    """Many categories, each by the mean of the target over its rows.
-
-    Means are shrunk towards that of all rows (`shrink_means`); categories that were not seen in training have that one,
-    missing values their own. Training rows are encoded by the means of the rows of other folds (`row_folds`): a mean
-    that contains the target of the row itself would tell it. `means` (T, len(categories) + 2) has, for each target
-    (one, or one per class), the mean of every category, of unknown ones and of missing values; `fold_means`, of shape
-    (folds, T, len(categories) + 2), the same without the rows of each fold.
-    """
-
-    means: Array | None = None
-    fold_means: Array | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the encoded columns."""
-        n_targets = 1 if self.means is None else len(self.means)
-        return [f"{self.name} mean" if n_targets == 1 else f"{self.name} mean {k}" for k in range(n_targets)]
-
-    @property
-    def codes(self) -> Array:
-        """Means of every category, then of unknown ones and of missing values, shape (categories + 2, T)."""
-        assert self.means is not None
-        return self.means.T
-
-    def encode_training(self, values: Values, folds: NDArray[np.intp]) -> Array:
-        """Return shape (n, T) for training rows in these folds, shape (n,)."""
-        assert self.fold_means is not None
-        return self.fold_means[folds, :, values]
-
-    def with_target(self, values: Values, y: Array, weight: Array | None, folds: NDArray[np.intp]) -> TargetColumn:
-        """Return the column with the means of targets, shape (n, T), over training rows."""
-        sums = sum_targets(values, len(self.categories) + 2, y, weight, folds)
-        total = sums.sum(axis=0)
-        return replace(self, means=shrink_means(total), fold_means=np.stack([*map(shrink_means, total - sums)]))
 
 
 Column: TypeAlias = NumericColumn | TextColumn

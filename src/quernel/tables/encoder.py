@@ -12,8 +12,8 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
-from quernel.tables.column_stats import Alarm, choose_encoding, find_leak, give_advice
-from quernel.tables.columns import Column, Markers, TargetColumn, TextColumn, row_folds
+from quernel.tables.column_stats import OPTIONS, Alarm, choose_encoding, find_leak, give_advice
+from quernel.tables.columns import Column, Markers, TextColumn, row_folds
 from quernel.tables.frames import Frame, TableError, open_frame, suggest_name, to_numbers
 
 Array = NDArray[np.floating]
@@ -101,7 +101,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             raise TableError(
                 f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required by TableEncoder."
             )
-        self._check_parameters(frame.names)
+        for parameter in ("categorical", "keep", "missing"):
+            given = getattr(self, parameter)
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise TableError(f"{parameter} must be a list of names; got {given!r}.")
+            unknown = [name for name in given if name not in frame.names and parameter != "missing"]
+            if unknown:
+                hint = suggest_name(unknown[0], frame.names)
+                raise TableError(f"There is no column {unknown[0]!r} for {parameter}. {hint}")
         targets = None if y is None else _read_targets(y, frame.n_rows)
         weight = None if sample_weight is None else check_weight(sample_weight, frame.n_rows)
         found = {name: self._fit_column(frame, name, targets, weight, name in self.keep) for name in frame.names}
@@ -146,18 +153,19 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Rows that the encoder was fitted to are encoded as `fit_transform` does if `first_row` is given: the number of
         the first one among all rows of the fit, on which their folds depend.
         """
-        frame = self._match_columns(open_frame(X, self.inputs))
+        frame, known = open_frame(X, self.inputs), self._names_in
+        if frame.named != hasattr(self, "feature_names_in_") and len(frame.names) == len(known):
+            given, get = dict(zip(known, frame.names, strict=True)), frame.get  # one has no names: by position
+            frame = Frame(known, lambda name: get(given[name]), frame.n_rows)
         self.check_frame(frame)
+        folds = None if first_row is None else row_folds(first_row, frame.n_rows)
         blocks, markers = list[Array](), self.markers
         for column in self.columns_:
             entries = frame.get(column.name)
             if finite and entries.kind == "number":
                 refuse_infinite(column.name, to_numbers(entries))
             values = column.read(entries, markers)
-            if isinstance(column, TargetColumn) and first_row is not None:
-                blocks.append(column.encode_training(values, row_folds(first_row, frame.n_rows)))
-            else:
-                blocks.append(column.encode(values))
+            blocks.append(column.encode(values, folds) if isinstance(column, TextColumn) else column.encode(values))
         return np.concatenate(blocks, axis=1)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
@@ -193,14 +201,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         categories = column.categories if isinstance(column, TextColumn) else ()
         return tuple(sorted(self.markers.texts.difference(categories)))
 
-    def _match_columns(self, frame: Frame) -> Frame:
-        """Return a table with the names of the fit; where one of the two has none, columns are known by position."""
-        known = self._names_in
-        if frame.named == hasattr(self, "feature_names_in_") or len(frame.names) != len(known):
-            return frame
-        given = dict(zip(known, frame.names, strict=True))
-        return Frame(known, lambda name: frame.get(given[name]), frame.n_rows, named=True)
-
     def check_frame(self, table: Any, of: str = "The table") -> None:
         """Raise TableError if a table does not have the columns and types of the encoder."""
         frame, wrong = open_frame(table, self.inputs), []
@@ -224,15 +224,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             more = f" ({len(wrong) - 1} more columns do not fit.)" if len(wrong) > 1 else ""
             raise TableError(f"{of} does not fit the model: {wrong[0]}{more}")
 
-    def _check_parameters(self, names: Sequence[str]) -> None:
-        for parameter in ("categorical", "keep", "missing"):
-            given = getattr(self, parameter)
-            if isinstance(given, str) or not isinstance(given, Iterable):
-                raise TableError(f"{parameter} must be a list of names; got {given!r}.")
-            for name in given if parameter != "missing" else ():
-                if name not in names:
-                    raise TableError(f"There is no column {name!r} for {parameter}. {suggest_name(name, names)}")
-
     def _fit_column(
         self, frame: Frame, name: str, targets: Array | None, weight: Array | None, keep: bool
     ) -> tuple[Column | str, list[str]]:
@@ -248,7 +239,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if targets is None:
             return column, notes
         values = column.read(entries, markers)
-        if isinstance(column, TargetColumn):
+        if isinstance(column, TextColumn) and len(column.categories) > OPTIONS.max_one_hot:
             folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
             column = column.with_target(values, targets, weight, folds)
         return column, notes if targets.shape[1] > 1 else [*notes, *find_leak(name, values, targets[:, 0])]

@@ -44,9 +44,6 @@ class TableError(ValueError):
     """A table that cannot be read, or is not what is needed."""
 
 
-# Tables
-
-
 @dataclass(eq=False)
 class Frame:
     """Access to the columns of a table."""
@@ -199,12 +196,9 @@ def as_entries(values: Any) -> Entries:
     """Return a column of any library, or a list, as one that the functions below read."""
     if isinstance(values, Entries):
         return values
-    if isinstance(values, list | tuple):
-        if all(isinstance(value, numbers.Number) for value in values):
-            return Entries(np.asarray(values))
-        objects = np.empty(len(values), dtype=object)  # NumPy would turn numbers beside text into text
-        objects[:] = values
-        return Entries(objects)
+    if isinstance(values, list | tuple):  # of which NumPy would turn numbers beside text into text
+        plain = all(isinstance(value, numbers.Number) for value in values)
+        values = np.asarray(values) if plain else np.fromiter(values, dtype=object, count=len(values))
     if isinstance(values, np.ndarray):
         return Entries(values)
     if type(values).__module__.startswith("pyarrow") and not hasattr(values, "chunks"):
@@ -254,8 +248,7 @@ def to_seconds(value: Any) -> float:
 
 def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
     """Return the distinct values of a column as text, and the index of each entry among them, -1 if missing."""
-    values = entries.values
-    distinct: Any = {}
+    values, distinct = entries.values, dict[Any, int]()
     library = values.implementation if isinstance(values, nw.Series) and len(values) > FEW else None
     if library is not None and library.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
         chunks = values.cast(nw.String).to_native().dictionary_encode().chunks  # with one dictionary for all
@@ -264,7 +257,7 @@ def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
     elif library is not None and library.is_pandas():
         index, distinct = values.to_native().factorize()
     else:
-        plain = values.to_list() if isinstance(values, nw.Series) else values.tolist()
+        plain = values.tolist() if isinstance(values, np.ndarray) else values.to_list()
         index = np.array([distinct.setdefault(value, len(distinct)) for value in plain], dtype=np.intp)
     places: dict[str, int] = {}  # values that are equal as text, such as 1 and 1.0, are one
     merged = [-1 if is_missing(value) else places.setdefault(label_text(value), len(places)) for value in distinct]
