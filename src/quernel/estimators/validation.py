@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from quernel._validation import LARGEST, SMALLEST, check_weight, sum_silently
 from quernel.data import blocks
 from quernel.losses import LOSSES, Loss
 from quernel.tables import TableEncoder
-from quernel.tables.encoder import refuse_infinite
-from quernel.tables.frames import as_entries, open_frame, refuse_repeated_names, to_numbers
+from quernel.tables.frames import Frame, TableError, as_entries, open_frame, refuse_repeated_names, to_numbers
 
 Array = NDArray[np.floating]
 
@@ -66,7 +65,9 @@ def check_rows(estimator: Any, X: Any, *, training: bool = False) -> Array:
     """
     encoder = getattr(estimator, "encoder_", None)
     if encoder is not None:
-        return encoder.encode(X, 0 if training else None, finite=True)
+        frame = open_frame(X, encoder.inputs)
+        _refuse_infinite(frame, encoder.inputs)
+        return encoder.encode(frame, 0 if training else None)
     if _is_frame(X):
         refuse_repeated_names(list(X.columns))
     _refuse_text(X)
@@ -113,15 +114,25 @@ def check_training(
 def _encode_training(estimator: Any, X: Any, target: NDArray[Any], weight: Array | None) -> Array:
     """Encode training rows by a new encoder, which is stored on the estimator with the names of the columns."""
     frame = open_frame(X)
-    for name in frame.names:
-        if frame.get(name).kind == "number":
-            refuse_infinite(name, to_numbers(frame.get(name)))
+    _refuse_infinite(frame, frame.names)
     encoder = TableEncoder().fit(frame, target, weight)
     estimator.encoder_, estimator.n_features_in_ = encoder, encoder.n_features_in_
     estimator.__dict__.pop("feature_names_in_", None)
     if hasattr(encoder, "feature_names_in_"):
         estimator.feature_names_in_ = encoder.feature_names_in_
     return encoder.encode(frame, 0)
+
+
+def _refuse_infinite(frame: Frame, needed: Sequence[str]) -> None:
+    """Raise TableError if a needed column of numbers, or any of a table without names, has infinite ones."""
+    wanted = {*needed} if frame.named else {*frame.names}
+    for name in frame.names:
+        if name not in wanted or frame.get(name).kind != "number":
+            continue
+        if count := int(np.isinf(to_numbers(frame.get(name))).sum()):
+            raise TableError(
+                f"Input X contains infinity in column {name!r} ({count} entries). Replace it by a number or NaN."
+            )
 
 
 def is_mixed(X: Any) -> bool:

@@ -182,8 +182,10 @@ def _parse_all(texts: Sequence[str]) -> tuple[str, list[Any]] | None:
     found: dict[str, list[Any]] = {}
     dates = {order: partial(parse_date, order=order) for order in DATE_ORDERS}
     for kind, parse in (dates | {one: PARSERS[one] for one in ("time", "number")}).items():
+        if "year first" in found:  # which the others read, too
+            break
         values = [*takewhile(lambda value: value is not None, map(parse, texts))]
-        if texts and len(values) == len(texts) and "year first" not in found:
+        if texts and len(values) == len(texts):
             found[kind] = values
     labels = "number" in found and any(re.match(r"[+-]*0\d", text) for text in texts)
     zoned = {re.search(r":.*([Z+]|-\d)", text) is None for text in texts}

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_weight
 from quernel.tables.column_stats import OPTIONS, Alarm, choose_encoding, find_leak, give_advice
 from quernel.tables.columns import Column, Markers, TextColumn, row_folds
-from quernel.tables.frames import Frame, TableError, open_frame, suggest_name, to_numbers
+from quernel.tables.frames import Frame, TableError, open_frame, suggest_name
 
 Array = NDArray[np.floating]
 
@@ -147,8 +147,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return self.encode(X)
 
-    def encode(self, X: Any, first_row: int | None = None, *, finite: bool = False) -> Array:
-        """Encode a table; `finite` raises on infinite numbers.
+    def encode(self, X: Any, first_row: int | None = None) -> Array:
+        """Encode a table.
 
         Rows that the encoder was fitted to are encoded as `fit_transform` does if `first_row` is given: the number of
         the first one among all rows of the fit, on which their folds depend.
@@ -161,10 +161,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         folds = None if first_row is None else row_folds(first_row, frame.n_rows)
         blocks, markers = list[Array](), self.markers
         for column in self.columns_:
-            entries = frame.get(column.name)
-            if finite and entries.kind == "number":
-                refuse_infinite(column.name, to_numbers(entries))
-            values = column.read(entries, markers)
+            values = column.read(frame.get(column.name), markers)
             blocks.append(column.encode(values, folds) if isinstance(column, TextColumn) else column.encode(values))
         return np.concatenate(blocks, axis=1)
 
@@ -212,14 +209,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         for column in self.columns_:
             if column.name not in frame.names:
                 wrong.append(f"column {column.name!r} is missing. {suggest_name(column.name, frame.names)}")
-                continue
-            entries = frame.get(column.name)
-            if not column.can_read(entries):
-                unit = ", without a unit. Turn it into numbers in the unit of those"
-                wrong.append(
-                    f"column {column.name!r} holds {entries.type_name}, but the model was fitted to {column.kind}s"
-                    f"{unit if entries.kind == 'duration' else ''}."
+            elif not column.can_read(entries := frame.get(column.name)):
+                what = f"column {column.name!r} holds {entries.type_name}, but the model was fitted to {column.kind}s"
+                unit = (
+                    ", without a unit. Turn it into numbers in the unit of those" if entries.kind == "duration" else ""
                 )
+                wrong.append(f"{what}{unit}.")
         if wrong:
             more = f" ({len(wrong) - 1} more columns do not fit.)" if len(wrong) > 1 else ""
             raise TableError(f"{of} does not fit the model: {wrong[0]}{more}")
@@ -254,22 +249,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return tags
 
 
-def refuse_infinite(name: str, values: Array) -> None:
-    """Raise TableError if a column has infinite numbers."""
-    if count := int(np.isinf(values).sum()):
-        raise TableError(
-            f"Input X contains infinity in column {name!r} ({count} entries). Replace it by a number or NaN."
-        )
-
-
 def _read_targets(y: Any, n_rows: int) -> Array:
     """Return numbers as one column, shape (n, 1); of labels, an indicator of each class but the first."""
-    labels = np.asarray(y)
-    labels = labels.reshape(len(labels), -1)[:, 0] if labels.ndim else labels
-    if np.shape(labels) != (n_rows,):
+    labels = np.asarray(y).ravel()
+    if len(labels) != n_rows:
         raise TableError(f"X has {n_rows} rows but y has shape {np.shape(y)}: give one entry per row.")
     if labels.dtype.kind in "biuf":
         return labels.astype(float)[:, None]
-    classes = sorted({str(label) for label in labels.tolist()})
     text = labels.astype(str)
-    return np.column_stack([text == one for one in classes[1:] or classes]).astype(float)
+    classes = np.unique(text)
+    return (text[:, None] == classes[min(1, len(classes) - 1) :]).astype(float)

@@ -85,8 +85,8 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
         batch = type(table).__name__ == "RecordBatch"
         frame = nw.from_arrow(table, backend="pyarrow") if batch else nw.from_native(table, eager_only=True)
     except TypeError as error:
-        if hasattr(table, "__array__") and np.ndim(table) == 2:
-            return open_frame(np.asarray(table))
+        if hasattr(table, "__array__") and (matrix := np.asarray(table)).ndim == 2:
+            return open_frame(matrix)
         raise TableError(
             f"A table is needed: pandas, polars, Arrow, an array or a dict of columns; got {type(table).__name__}."
         ) from error
