@@ -27,7 +27,7 @@ from quernel.tables.columns import (
     TextColumn,
     parse_date,
 )
-from quernel.tables.frames import Entries, Frame, TableError, factorize, to_numbers
+from quernel.tables.frames import Entries, Frame, TableError, factorize
 
 Array = NDArray[np.floating]
 
@@ -92,9 +92,7 @@ def choose_encoding(
         return _encode_text(name, entries, "category" if categorical else kind, markers, keep, has_target)
     if kind is None:
         return f"it holds {entries.type_name}, which is not supported", []
-    values = to_numbers(entries)
-    if kind == "number" and markers.numbers:
-        values = np.where(np.isin(values, markers.numbers), np.nan, values)
+    values = NumericColumn(name, kind, fill=0.0, flagged=False).read(entries, markers, finite=False)
     n_infinite = int(np.isinf(values).sum())
     remarks = [f"is infinite in {format_rows(n_infinite)}, treated as missing"] if n_infinite else []
     return _encode_numbers(name, values, kind, keep), remarks

@@ -47,7 +47,7 @@ CYCLES = {"day": 86_400.0, "week": 7 * 86_400.0, "year": 365.2425 * 86_400.0}
 
 def parse_number(text: str) -> float | None:
     """Return the number that text stands for, None if it is none."""
-    if NUMBER.fullmatch(text.strip()) or text.strip().lower().lstrip("+-") in ("inf", "infinity"):
+    if NUMBER.fullmatch(text.strip()) or re.fullmatch("[+-]?inf(inity)?", text.strip(), re.IGNORECASE):
         return float(text)
     return float(int(text, 16)) if re.fullmatch("0[xX][0-9a-fA-F]+", text) else None
 

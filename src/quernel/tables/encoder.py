@@ -105,8 +105,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             given = getattr(self, parameter)
             if isinstance(given, str) or not isinstance(given, Iterable):
                 raise TableError(f"{parameter} must be a list of names; got {given!r}.")
-            unknown = [name for name in given if name not in frame.names and parameter != "missing"]
-            if unknown:
+            if parameter != "missing" and (unknown := [name for name in given if name not in frame.names]):
                 hint = suggest_name(unknown[0], frame.names)
                 raise TableError(f"There is no column {unknown[0]!r} for {parameter}. {hint}")
         targets = None if y is None else _read_targets(y, frame.n_rows)

@@ -237,12 +237,10 @@ def to_seconds(value: Any) -> float:
     """Return a Python object as `to_numbers` does."""
     if isinstance(value, time):
         value = datetime.combine(EPOCH, value, tzinfo=None)
-    elif isinstance(value, np.datetime64):
-        value = value.astype("M8[us]").item()
-    elif isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
-    if isinstance(value, datetime):
-        value = (value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)) - EPOCH
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    if isinstance(value, date | np.datetime64):
+        value = np.asarray(value, dtype="M8[us]").item() - EPOCH
     return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
 
 
