@@ -67,11 +67,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     [65.0, 1.0, 0.0, 1.0]
     """
 
-    columns_: tuple[Column, ...]
-    notes_: tuple[str, ...]
-    alarms_: tuple[str, ...]
-    dropped_: dict[str, str]
-
     def __init__(
         self, *, categorical: Sequence[str] = (), keep: Sequence[str] = (), missing: Sequence[str] = ()
     ) -> None:
@@ -98,9 +93,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         shape = frame.n_rows, len(frame.names)
         if 0 in shape:
             what = "sample" if frame.n_rows == 0 else "feature"
-            raise TableError(
-                f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required by TableEncoder."
-            )
+            raise TableError(f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required.")
         for parameter in ("categorical", "keep", "missing"):
             given = getattr(self, parameter)
             if isinstance(given, str) or not isinstance(given, Iterable):
@@ -117,9 +110,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         columns = tuple(one for one, _ in found.values() if not isinstance(one, str))
         notes = [note for _, several in found.values() for note in several]
         if not columns:
-            if frame.n_rows == 1:
-                raise TableError("There is one sample only (n_samples=1): one value says nothing. Give more rows.")
-            raise TableError(f"The table has no usable input column. {' '.join(notes)}")
+            one = "There is one sample only (n_samples=1): one value says nothing. Give more rows."
+            raise TableError(one if frame.n_rows == 1 else f"The table has no usable input column. {' '.join(notes)}")
         self.columns_ = columns
         self.dropped_ = {name: str(one) for name, (one, _) in found.items() if isinstance(one, str)}
         advice = give_advice(frame.names, targets[:, 0] if targets is not None and targets.shape[1] == 1 else None)
