@@ -84,7 +84,7 @@ def test_dates_of_every_library_give_the_same_features(kind):
     [
         ({"month": 2}, HOURS[:3], "harmonics must give whole numbers for 'day'"),
         ({"day": -1}, HOURS[:3], "harmonics must give whole numbers"),
-        (None, ["yesterday"], "must hold dates such as 2026-11-16 08:00; got 'yesterday'"),
+        (None, ["yesterday"], "holds strings such as 'yesterday', but must hold dates such as 2026-11-16 08:00"),
         (None, [datetime.datetime(2020, 1, 1), None], "1 missing dates"),
     ],
 )

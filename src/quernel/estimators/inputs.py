@@ -28,8 +28,7 @@ from quernel.estimators.warnings import stacklevel_of_caller
 from quernel.losses import LOSSES, Loss
 from quernel.tables import TableEncoder, TableWarning
 from quernel.tables.column_stats import find_numeric_traps
-from quernel.tables.encoder import refuse_infinite
-from quernel.tables.frames import as_entries, open_frame, refuse_repeated_names, to_numbers
+from quernel.tables.frames import Frame, TableError, as_entries, open_frame, refuse_repeated_names, to_numbers
 from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]
@@ -176,15 +175,25 @@ def check_training(
 def _encode_training(estimator: Any, X: Any, target: NDArray[Any], weight: Array | None) -> Array:
     """Encode training rows by a new encoder, which is stored on the estimator with the names of the columns."""
     frame = open_frame(X)
-    for name in frame.names:
-        if frame.get(name).kind == "number":
-            refuse_infinite(name, to_numbers(frame.get(name)))
+    refuse_infinite(frame, frame.names)
     encoder = TableEncoder().fit(frame, target, weight)
     estimator.encoder_, estimator.n_features_in_ = encoder, encoder.n_features_in_
     estimator.__dict__.pop("feature_names_in_", None)
     if hasattr(encoder, "feature_names_in_"):
         estimator.feature_names_in_ = encoder.feature_names_in_
     return encoder.encode(frame, 0)
+
+
+def refuse_infinite(frame: Frame, needed: Sequence[str]) -> None:
+    """Raise TableError if a needed column of numbers, or any of a table without names, has infinite ones."""
+    wanted = {*needed} if frame.named else {*frame.names}
+    for name in frame.names:
+        if name not in wanted or frame.get(name).kind != "number":
+            continue
+        if count := int(np.isinf(to_numbers(frame.get(name))).sum()):
+            raise TableError(
+                f"Input X contains infinity in column {name!r} ({count} entries). Replace it by a number or NaN."
+            )
 
 
 def warn_of_traps(

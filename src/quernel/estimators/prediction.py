@@ -21,8 +21,16 @@ from sklearn.utils.validation import validate_data
 from quernel._validation import check_weight
 from quernel.data import ArrayRows, DaskRows, Piece
 from quernel.data.sources import is_stream
-from quernel.estimators.inputs import check_lengths, check_target, has_missing, is_dask, is_dates, is_frame
-from quernel.tables.frames import refuse_repeated_names
+from quernel.estimators.inputs import (
+    check_lengths,
+    check_target,
+    has_missing,
+    is_dask,
+    is_dates,
+    is_frame,
+    refuse_infinite,
+)
+from quernel.tables.frames import open_frame, refuse_repeated_names
 
 Array = NDArray[np.floating]
 
@@ -38,7 +46,9 @@ def check_rows(estimator: Any, X: Any, *, training: bool = False) -> Array:
     """
     encoder = getattr(estimator, "encoder_", None)
     if encoder is not None:
-        return encoder.encode(X, 0 if training else None, finite=True)
+        frame = open_frame(X, encoder.inputs)
+        refuse_infinite(frame, encoder.inputs)
+        return encoder.encode(frame, 0 if training else None)
     if is_frame(X):
         refuse_repeated_names(list(X.columns))
     _refuse_text(X)

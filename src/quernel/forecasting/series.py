@@ -11,16 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel._validation import check_positive
-from quernel.tables.frames import (
-    TableError,
-    as_entries,
-    factorize,
-    open_frame,
-    parse_date,
-    parse_entries,
-    suggest_name,
-    to_numbers,
-)
+from quernel.tables.columns import parse_date, parse_entries
+from quernel.tables.frames import TableError, as_entries, factorize, open_frame, suggest_name, to_numbers
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -43,8 +35,7 @@ def to_seconds(times: Any, name: str = "times") -> Array:
     if entries.kind in ("number", "date"):
         seconds = to_numbers(entries)
     elif entries.kind in ("text", "category"):
-        wrong = f"{name} must hold dates such as 2026-11-16 08:00; got {{text!r}}."
-        seconds = parse_entries(entries, parse_date, frozenset(), wrong)
+        seconds = parse_entries(entries, parse_date, frozenset(), name, "must hold dates such as 2026-11-16 08:00")
     else:
         raise TableError(f"{name} must hold dates or numbers; got a column of kind {entries.kind}.")
     if not np.all(np.isfinite(seconds)):

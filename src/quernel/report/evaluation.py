@@ -480,7 +480,7 @@ def as_arrow(X: Any, names: Sequence[str], target: str, y: Any) -> Any:
     frame = open_frame(X, names)
     entries = {name: frame.get(name) for name in names}
     columns = {
-        name: pa.array(one.array, from_pandas=True) if one.series is None else one.series.to_arrow()
+        name: pa.array(one.values, from_pandas=True) if isinstance(one.values, np.ndarray) else one.values.to_arrow()
         for name, one in entries.items()
     }
     return pa.table(columns | {target: np.asarray(y, dtype=float)})

@@ -1,4 +1,4 @@
-"""Fitted encodings of input columns, one class per column type, and what marks a missing value in them.
+"""Encodings of input columns, one class per column type, what marks a missing value in them, and how they are chosen.
 
 A column has a `kind`, the `names` of its encoded columns, `read` (from a column of any table to plain values, missing
 ones included) and `encode` (from these to a block of the matrix). `persistence` writes the same formulas as ONNX.
@@ -6,40 +6,91 @@ ones included) and `encode` (from these to a block of the matrix). `persistence`
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.frames import (
-    BOOLEANS,
-    NUMBER,
-    Entries,
-    Parser,
-    as_entries,
-    factorize,
-    parse_boolean,
-    parse_date,
-    parse_day_first,
-    parse_entries,
-    parse_month_first,
-    parse_number,
-    parse_time,
-    to_numbers,
-)
+from quernel.tables.frames import Entries, TableError, as_entries, factorize, to_numbers, to_seconds
 
 Array = NDArray[np.floating]
 # What `read` returns and `encode` takes: numbers, NaN where missing or, for text, rows of `TextColumn.codes`.
 Values: TypeAlias = NDArray[Any]
+# From text to the number that it stands for, None if it stands for none.
+Parser: TypeAlias = Callable[[str], float | None]
 
 # Text that marks a missing value unless it is frequent enough to be a category: Arrow's list for CSV files.
 MISSING_MARKERS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL",
     "NaN", "n/a", "nan", "null",
 )  # fmt: skip
+BOOLEANS = (("true", "True", "TRUE"), ("false", "False", "FALSE"))
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+# Dates in text by the order of their parts; a time may follow.
+YEAR_LAST = r"(?P<{}>\d{{1,2}})(?P<mark>[./-])(?P<{}>\d{{1,2}})(?P=mark)(?P<year>\d{{4}}|\d\d)"
+TIME = rf"([ T](?P<time>{CLOCK.pattern}(Z|[+-]\d\d(:?\d\d)?)?))?"
+DATE_ORDERS = {
+    "year first": re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)" + TIME),
+    "day first": re.compile(YEAR_LAST.format("day", "month") + TIME),
+    "month first": re.compile(YEAR_LAST.format("month", "day") + TIME),
+}
+# Periods in seconds of the cycles of a date; a year is the mean year of the calendar.
+CYCLES = {"day": 86_400.0, "week": 7 * 86_400.0, "year": 365.2425 * 86_400.0}
+
+
+def parse_number(text: str) -> float | None:
+    """Return the number that text stands for, None if it is none."""
+    if NUMBER.fullmatch(text.strip()) or re.fullmatch("[+-]?inf(inity)?", text.strip(), re.IGNORECASE):
+        return float(text)
+    return float(int(text, 16)) if re.fullmatch("0[xX][0-9a-fA-F]+", text) else None
+
+
+def parse_date(text: str, order: str = "year first") -> float | None:
+    """Return seconds since 1970 of a date such as 2026-11-16 or 2026-11-16 08:30:00, None if text is none.
+
+    With "day first" it may also be written like 16.11.2026 or 16/11/26, with "month first" like 11/16/2026.
+    """
+    found = DATE_ORDERS[order].fullmatch(text) or DATE_ORDERS["year first"].fullmatch(text)
+    if found is None:
+        return None
+    year = int(found["year"])
+    year += (2000 if year < 69 else 1900) if len(found["year"]) == 2 else 0  # as POSIX reads two digits
+    iso = f"{year:04}-{int(found['month']):02}-{int(found['day']):02} {found['time'] or '00:00'}"
+    try:
+        return to_seconds(datetime.fromisoformat(iso))
+    except ValueError:  # such as 2026-02-30
+        return None
+
+
+# By kind of a numeric column.
+PARSERS: dict[str, Parser] = {
+    "number": parse_number,
+    "boolean": (dict.fromkeys((*BOOLEANS[0], "1"), 1.0) | dict.fromkeys((*BOOLEANS[1], "0"), 0.0)).get,
+    "duration": parse_number,
+    "date": parse_date,
+    "time": lambda text: parse_date(f"1970-01-01 {text}") if CLOCK.fullmatch(text) else None,
+}
+EXAMPLES = {"date": " such as 2026-11-16 08:30:00", "time": " such as 08:30:00"}
+TEXTS = ("text", "category", "mixed")
+
+
+def parse_entries(entries: Entries, parse: Parser, markers: frozenset[str], name: str, needed: str) -> Array:
+    """Parse a column of text, shape (n,), empty text and missing-value markers as NaN.
+
+    Raise TableError with an example of text that cannot be parsed.
+    """
+    labels, codes = factorize(entries)
+    values = [np.nan if not label or label in markers else parse(label) for label in labels]
+    if None in values:
+        raise TableError(f"{name} holds strings such as {labels[values.index(None)]!r}, but {needed}.")
+    return np.array([*values, np.nan], dtype=float)[codes]
 
 
 def equivalent_spellings(text: str) -> tuple[str, ...]:
@@ -48,15 +99,12 @@ def equivalent_spellings(text: str) -> tuple[str, ...]:
     500 and 500.0, or 0.00001 and 1e-05, are the same number in CSV files. 01234 and 1.10 are not what a program writes
     for a number, so they are labels.
     """
-    for spellings in BOOLEANS:
-        if text in spellings:
-            return spellings
+    ways: list[tuple[str, ...]] = [*BOOLEANS]
     if NUMBER.fullmatch(text):
         number = float(text)
-        ways = (repr(number), np.format_float_positional(number, trim="-") if 1e-6 <= abs(number) < 1e21 else text)
-        if text in ways:
-            return ways
-    return (text,)
+        positional = np.format_float_positional(number, trim="-") if 1e-6 <= abs(number) < 1e21 else text
+        ways.append((repr(number), positional))
+    return next((spellings for spellings in ways if text in spellings), (text,))
 
 
 @dataclass(frozen=True)
@@ -76,22 +124,7 @@ class Markers:
         return tuple(float(marker) for marker in self.missing if NUMBER.fullmatch(marker))
 
 
-DAY = 86_400.0
-# Periods in seconds of the cycles of a date; a year is the mean year of the calendar.
-CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
-# How dates in text are read, by the order of their parts.
-DATE_ORDERS = {"year first": parse_date, "day first": parse_day_first, "month first": parse_month_first}
 DEFAULT_MARKERS = Markers()
-TEXTS = ("text", "category", "mixed")
-STRINGS = "strings such as {text!r}, but the model was fitted to "
-# By kind of a numeric column: kinds besides text that it is read from, how text is parsed, what is said of other text.
-READERS: dict[str, tuple[tuple[str, ...], Parser, str]] = {
-    "number": (("number", "boolean"), parse_number, f"{STRINGS}numbers."),
-    "boolean": (("number", "boolean"), parse_boolean, f"{STRINGS}booleans."),
-    "duration": (("number", "boolean", "duration"), parse_number, f"{STRINGS}durations."),
-    "date": (("date",), parse_date, "text that is not a date ({text!r}). Write dates like 2026-11-16 08:30:00."),
-    "time": (("time",), parse_time, "text that is not a time ({text!r}). Write times like 08:30:00."),
-}
 
 
 @dataclass(frozen=True)
@@ -124,17 +157,18 @@ class NumericColumn:
 
     def can_read(self, entries: Entries) -> bool:
         """Whether a column can be encoded. Numbers without a unit are not read from durations."""
-        return entries.kind in (*READERS[self.kind][0], *TEXTS, "nothing")
+        numeric = ("number", "boolean") if self.kind in ("number", "boolean", "duration") else ()
+        return entries.kind in (self.kind, *numeric, *TEXTS, "nothing")
 
     def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS, *, finite: bool = True) -> Array:
         """Return numbers or seconds, also of text; NaN where missing and, if `finite`, where infinite."""
-        entries, (_, parse, needed), order = as_entries(entries), READERS[self.kind], DATE_ORDERS[self.order]
+        entries, parse = as_entries(entries), PARSERS[self.kind]
         if entries.kind in TEXTS:
-            if self.kind == "date" and order is not parse:  # a year that comes first is never mistaken
-                parse = lambda text: parse_date(text) if order(text) is None else order(text)  # noqa: E731
-            values = parse_entries(entries, parse, markers.texts, f"Column {self.name!r} holds {needed}")
+            parse = partial(parse_date, order=self.order) if self.kind == "date" else parse
+            needed = f"the model was fitted to {self.kind}s{EXAMPLES.get(self.kind, '')}"
+            values = parse_entries(entries, parse, markers.texts, f"Column {self.name!r}", needed)
         else:
-            values = np.full(len(entries), np.nan) if entries.kind == "nothing" else to_numbers(entries)
+            values = to_numbers(entries)
         if markers.numbers and (entries.kind == "number" or self.kind in ("number", "duration")):
             values = np.where(np.isin(values, markers.numbers), np.nan, values)
         return np.where(np.isfinite(values), values, np.nan) if finite else values
@@ -142,9 +176,7 @@ class NumericColumn:
     def encode(self, values: Values) -> Array:
         """Return shape (n, number of names)."""
         missing = np.isnan(values)
-        filled = np.where(missing, self.fill, values)
-        if self.start:
-            filled = filled - self.start
+        filled = np.where(missing, self.fill, values) - self.start
         angles = [2 * np.pi / CYCLES[cycle] * filled for cycle in self.cycles]
         waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
         first = filled / CYCLES["year"] if self.kind == "date" else filled
@@ -153,16 +185,25 @@ class NumericColumn:
 
 @dataclass(frozen=True)
 class TextColumn:
-    """One-hot encoding: a column per frequent category, one for all `other` categories, one for missing values.
+    """Categories, one-hot: a column per frequent category, one for all `other` categories, one for missing values.
 
     The last two exist only if the training rows had such text. A category not seen in training is `other`; without such
     a column, all are 0. Empty text is missing.
+
+    Many categories are encoded by the mean of the target over the rows of each (`with_target`), shrunk towards that of
+    all rows (`shrink_means`); categories that were not seen in training have that one, missing values their own.
+    Training rows are encoded by the means of the rows of other folds (`row_folds`): a mean that contains the target of
+    the row itself would tell it. `means` (T, len(categories) + 2) has, for each target (one, or one per class), the
+    mean of every category, of unknown ones and of missing values; `fold_means`, of shape (folds, T,
+    len(categories) + 2), the same without the rows of each fold.
     """
 
     name: str
     categories: tuple[str, ...]
     other: bool
     missing: bool
+    means: Array | None = field(default=None, compare=False)
+    fold_means: Array | None = field(default=None, compare=False)
     kind: ClassVar[str] = "text"
 
     def can_read(self, entries: Entries) -> bool:
@@ -170,31 +211,29 @@ class TextColumn:
 
         Zip codes such as 01234 cannot be read from numbers, which have lost the leading zero.
         """
-        if entries.kind in (*TEXTS, "nothing"):
-            return True
         if entries.kind == "boolean":
             return {category.lower() for category in self.categories} <= {"true", "false"}
-        numeric = [category for category in self.categories if NUMBER.fullmatch(category)]
-        if entries.kind != "number" or not numeric:
-            return False
-        exact = hasattr(entries.dtype, "scale")  # decimal numbers have all of their digits
-        return exact or all(len(equivalent_spellings(category)) > 1 for category in numeric)
+        if entries.kind == "number":
+            numeric = [category for category in self.categories if NUMBER.fullmatch(category)]
+            exact = hasattr(entries.dtype, "scale")  # decimal numbers have all of their digits
+            return bool(numeric) and (exact or all(len(equivalent_spellings(category)) > 1 for category in numeric))
+        return entries.kind in (*TEXTS, "nothing")
 
     @property
     def names(self) -> list[str]:
         """Names of the encoded columns."""
+        if self.means is not None:
+            return [f"{self.name} mean{f' {k}' if len(self.means) > 1 else ''}" for k in range(len(self.means))]
         extra = [*(["(other)"] if self.other else []), *(["(missing)"] if self.missing else [])]
         return [f"{self.name} = {category}" for category in (*self.categories, *extra)]
 
     @property
     def codes(self) -> Array:
-        """One-hot codes of every category, then of other ones and of missing values, shape (categories + 2, width)."""
-        n, width = len(self.categories), len(self.names)
-        codes = np.zeros((n + 2, width))
-        codes[:n, :n] = np.eye(n)
-        codes[n, n : n + self.other] = 1
-        codes[n + 1, n + self.other :] = 1
-        return codes
+        """Codes of every category, then of other ones and of missing values, shape (categories + 2, width)."""
+        if self.means is not None:
+            return self.means.T
+        n = len(self.categories)
+        return np.eye(n + 2)[:, [*range(n), *([n] if self.other else []), *([n + 1] if self.missing else [])]]
 
     def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> NDArray[np.intp]:
         """Return the row of `codes` for every entry."""
@@ -203,48 +242,26 @@ class TextColumn:
         known = [places.get(label, n + 1 if not label or label in markers.texts else n) for label in labels]
         return np.array([*known, n + 1], dtype=np.intp)[index]  # a missing entry has index -1, hence the last position
 
-    def encode(self, values: Values) -> Array:
-        """Return shape (n, width)."""
-        return self.codes[values]
-
-
-@dataclass(frozen=True, eq=False)
-class TargetColumn(TextColumn):
-    """Many categories, each by the mean of the target over its rows.
-
-    Means are shrunk towards that of all rows (`shrink_means`); categories that were not seen in training have that one,
-    missing values their own. Training rows are encoded by the means of the rows of other folds (`row_folds`): a mean
-    that contains the target of the row itself would tell it. `means` (T, len(categories) + 2) has, for each target
-    (one, or one per class), the mean of every category, of unknown ones and of missing values; `fold_means`, of shape
-    (folds, T, len(categories) + 2), the same without the rows of each fold.
-    """
-
-    means: Array | None = None
-    fold_means: Array | None = None
-
-    def __post_init__(self) -> None:
-        if self.means is None or self.fold_means is None:
-            return
-        n_places = len(self.categories) + 2
-        if self.means.ndim != 2 or self.means.shape[1] != n_places or self.fold_means.shape[1:] != self.means.shape:
-            raise ValueError(f"{self.name!r} has {n_places} places, but means of shape {self.means.shape}.")
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the encoded columns."""
-        n_targets = 1 if self.means is None else len(self.means)
-        return [f"{self.name} mean" if n_targets == 1 else f"{self.name} mean {k}" for k in range(n_targets)]
-
-    @property
-    def codes(self) -> Array:
-        """Means of every category, then of unknown ones and of missing values, shape (categories + 2, T)."""
-        assert self.means is not None
-        return self.means.T
-
-    def encode_training(self, values: Values, folds: NDArray[np.intp]) -> Array:
-        """Return shape (n, T) for training rows in these folds, shape (n,)."""
-        assert self.fold_means is not None
+    def encode(self, values: Values, folds: NDArray[np.intp] | None = None) -> Array:
+        """Return shape (n, width), of training rows in these folds, shape (n,), without the targets of their own."""
+        if folds is None or self.fold_means is None:
+            return self.codes[values]
         return self.fold_means[folds, :, values]
+
+    def with_target(self, values: Values, y: Array, weight: Array | None, folds: NDArray[np.intp]) -> TextColumn:
+        """Return the column with the means of targets, shape (n, T), over training rows."""
+        sums = sum_targets(values, len(self.categories) + 2, y, weight, folds)
+        total = sums.sum(axis=0)
+        return replace(self, means=shrink_means(total), fold_means=np.stack([*map(shrink_means, total - sums)]))
+
+
+@lru_cache(maxsize=256)
+def find_places(categories: tuple[str, ...]) -> dict[str, int]:
+    """Map every category, and its equivalent spellings, to its position: its row of `TextColumn.codes`."""
+    spellings = {category: equivalent_spellings(category) for category in categories}
+    counts = Counter(way for ways in spellings.values() for way in ways)
+    other = {way: i for i, ways in enumerate(spellings.values()) for way in ways if counts[way] == 1}
+    return other | {category: i for i, category in enumerate(categories)}
 
 
 Column: TypeAlias = NumericColumn | TextColumn
@@ -266,10 +283,7 @@ def row_folds(first_row: int, n_rows: int) -> NDArray[np.intp]:
 
 
 def sum_targets(values: Values, n_places: int, y: Array, weight: Array | None, folds: NDArray[np.intp]) -> Array:
-    """Return sums of weights, of the targets y (n, T) and of their squares, shape (folds, n_places, 1 + 2 T).
-
-    Sums of batches of rows add up.
-    """
+    """Return sums of weights, of the targets y (n, T) and of their squares, shape (folds, n_places, 1 + 2 T)."""
     weight = np.ones(len(values)) if weight is None else weight
     parts = [weight, *(weight * column for column in y.T), *(weight * column**2 for column in y.T)]
     places = folds * n_places + values
@@ -296,19 +310,3 @@ def shrink_means(sums: Array) -> Array:
         means[k] = (by_category + shrinkage * overall) / (weight + shrinkage) if within else overall
         means[k, seen] = means[k, seen] if within else own
     return means
-
-
-def with_target(column: TargetColumn, sums: Array) -> TargetColumn:
-    """Return the column with the means of the target, from sums of shape (folds, categories + 2, 1 + 2 T)."""
-    others = sums.sum(axis=0) - sums
-    fold_means = np.stack([shrink_means(part) for part in others])
-    return replace(column, means=shrink_means(sums.sum(axis=0)), fold_means=fold_means)
-
-
-@lru_cache(maxsize=256)
-def find_places(categories: tuple[str, ...]) -> dict[str, int]:
-    """Map every category, and its equivalent spellings, to its position: its row of `TextColumn.codes`."""
-    spellings = {category: equivalent_spellings(category) for category in categories}
-    counts = Counter(way for ways in spellings.values() for way in ways)
-    other = {way: i for i, ways in enumerate(spellings.values()) for way in ways if counts[way] == 1}
-    return other | {category: i for i, category in enumerate(categories)}

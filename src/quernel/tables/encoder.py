@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -13,27 +12,9 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_weight
-from quernel.tables.column_stats import (
-    OPTIONS,
-    Alarm,
-    FittedColumn,
-    choose_encoding,
-    describe_date_parts,
-    describe_leak,
-    describe_tail,
-)
-from quernel.tables.columns import (
-    Column,
-    Markers,
-    NumericColumn,
-    TargetColumn,
-    TextColumn,
-    Values,
-    row_folds,
-    sum_targets,
-    with_target,
-)
-from quernel.tables.frames import Frame, TableError, open_frame, suggest_name, type_name
+from quernel.tables.column_stats import OPTIONS, Alarm, choose_encoding, find_leak, give_advice
+from quernel.tables.columns import Column, Markers, TextColumn, row_folds
+from quernel.tables.frames import Frame, TableError, open_frame, suggest_name
 
 Array = NDArray[np.floating]
 
@@ -86,11 +67,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     [65.0, 1.0, 0.0, 1.0]
     """
 
-    columns_: tuple[Column, ...]
-    notes_: tuple[str, ...]
-    alarms_: tuple[str, ...]
-    dropped_: dict[str, str]
-
     def __init__(
         self, *, categorical: Sequence[str] = (), keep: Sequence[str] = (), missing: Sequence[str] = ()
     ) -> None:
@@ -117,21 +93,35 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         shape = frame.n_rows, len(frame.names)
         if 0 in shape:
             what = "sample" if frame.n_rows == 0 else "feature"
-            raise TableError(
-                f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required by TableEncoder."
-            )
-        self._check_parameters(frame.names)
+            raise TableError(f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required.")
+        for parameter in ("categorical", "keep", "missing"):
+            given = getattr(self, parameter)
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise TableError(f"{parameter} must be a list of names; got {given!r}.")
+            if parameter != "missing" and (unknown := [name for name in given if name not in frame.names]):
+                hint = suggest_name(unknown[0], frame.names)
+                raise TableError(f"There is no column {unknown[0]!r} for {parameter}. {hint}")
         targets = None if y is None else _read_targets(y, frame.n_rows)
         weight = None if sample_weight is None else check_weight(sample_weight, frame.n_rows)
-        fit = partial(self._fit_column, frame, targets=targets, weight=weight)
-        found = {name: fit(name, keep=name in self.keep) for name in frame.names}
-        if all(isinstance(one.column, str) for one in found.values()):  # a column that counts is better than none
-            found |= {name: fit(name, keep=True) for name in frame.names if frame.get(name).kind == "number"}
-        if frame.n_rows == 1 and all(isinstance(one.column, str) for one in found.values()):
-            raise TableError("There is one sample only (n_samples=1): one value says nothing. Give more rows.")
-        tail = describe_tail(targets[:, 0]) if targets is not None and targets.shape[1] == 1 else None
-        advice = [sentence for sentence in (describe_date_parts(frame.names), tail) if sentence is not None]
-        return self._store(found, frame.names if frame.named else None, advice)
+        found = {name: self._fit_column(frame, name, targets, weight, name in self.keep) for name in frame.names}
+        if all(isinstance(one, str) for one, _ in found.values()):  # a column that counts is better than none
+            numbers = [name for name in frame.names if frame.get(name).kind == "number"]
+            found |= {name: self._fit_column(frame, name, targets, weight, keep=True) for name in numbers}
+        columns = tuple(one for one, _ in found.values() if not isinstance(one, str))
+        notes = [note for _, several in found.values() for note in several]
+        if not columns:
+            one = "There is one sample only (n_samples=1): one value says nothing. Give more rows."
+            raise TableError(one if frame.n_rows == 1 else f"The table has no usable input column. {' '.join(notes)}")
+        self.columns_ = columns
+        self.dropped_ = {name: str(one) for name, (one, _) in found.items() if isinstance(one, str)}
+        advice = give_advice(frame.names, targets[:, 0] if targets is not None and targets.shape[1] == 1 else None)
+        self.notes_ = tuple(map(str, [*notes, *advice]))  # plain text, as model files hold it
+        self.alarms_ = tuple(str(note) for note in notes if isinstance(note, Alarm))
+        self.n_features_in_ = len(frame.names)
+        self.__dict__.pop("feature_names_in_", None)
+        if frame.named:
+            self.feature_names_in_: NDArray[np.object_] = np.array(frame.names, dtype=object)
+        return self
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:
         """Fit the encoder and encode the training rows, with means of the target over rows of other folds.
@@ -148,27 +138,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return self.encode(X)
 
-    def encode(self, X: Any, first_row: int | None = None, *, finite: bool = False) -> Array:
-        """Encode a table; `finite` raises on infinite numbers.
+    def encode(self, X: Any, first_row: int | None = None) -> Array:
+        """Encode a table.
 
         Rows that the encoder was fitted to are encoded as `fit_transform` does if `first_row` is given: the number of
         the first one among all rows of the fit, on which their folds depend.
         """
-        frame = self._match_columns(open_frame(X, self.inputs))
+        frame, known = open_frame(X, self.inputs), self._names_in
+        if frame.named != hasattr(self, "feature_names_in_") and len(frame.names) == len(known):
+            given, get = dict(zip(known, frame.names, strict=True)), frame.get  # one has no names: by position
+            frame = Frame(known, lambda name: get(given[name]), frame.n_rows)
         self.check_frame(frame)
-        markers, blocks = self.markers, list[Array]()
-        values: Values
+        folds = None if first_row is None else row_folds(first_row, frame.n_rows)
+        blocks, markers = list[Array](), self.markers
         for column in self.columns_:
-            entries = frame.get(column.name)
-            if finite and isinstance(column, NumericColumn):
-                values = column.read(entries, markers, finite=False)
-                refuse_infinite(column.name, values)
-            else:
-                values = column.read(entries, markers)
-            if isinstance(column, TargetColumn) and first_row is not None:
-                blocks.append(column.encode_training(values, row_folds(first_row, frame.n_rows)))
-            else:
-                blocks.append(column.encode(values))
+            values = column.read(frame.get(column.name), markers)
+            blocks.append(column.encode(values, folds) if isinstance(column, TextColumn) else column.encode(values))
         return np.concatenate(blocks, axis=1)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
@@ -204,14 +189,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         categories = column.categories if isinstance(column, TextColumn) else ()
         return tuple(sorted(self.markers.texts.difference(categories)))
 
-    def _match_columns(self, frame: Frame) -> Frame:
-        """Return a table with the names of the fit; where one of the two has none, columns are known by position."""
-        known = self._names_in
-        if frame.named == hasattr(self, "feature_names_in_") or len(frame.names) != len(known):
-            return frame
-        given = dict(zip(known, frame.names, strict=True))
-        return Frame(known, lambda name: frame.get(given[name]), frame.n_rows, named=True)
-
     def check_frame(self, table: Any, of: str = "The table") -> None:
         """Raise TableError if a table does not have the columns and types of the encoder."""
         frame, wrong = open_frame(table, self.inputs), []
@@ -223,71 +200,35 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         for column in self.columns_:
             if column.name not in frame.names:
                 wrong.append(f"column {column.name!r} is missing. {suggest_name(column.name, frame.names)}")
-                continue
-            entries = frame.get(column.name)
-            if not column.can_read(entries):
-                unit = ", without a unit. Turn it into numbers in the unit of those"
-                wrong.append(
-                    f"column {column.name!r} holds {type_name(entries)}, but the model was fitted to {column.kind}s"
-                    f"{unit if entries.kind == 'duration' else ''}."
+            elif not column.can_read(entries := frame.get(column.name)):
+                what = f"column {column.name!r} holds {entries.type_name}, but the model was fitted to {column.kind}s"
+                unit = (
+                    ", without a unit. Turn it into numbers in the unit of those" if entries.kind == "duration" else ""
                 )
+                wrong.append(f"{what}{unit}.")
         if wrong:
             more = f" ({len(wrong) - 1} more columns do not fit.)" if len(wrong) > 1 else ""
             raise TableError(f"{of} does not fit the model: {wrong[0]}{more}")
 
-    def _check_parameters(self, names: Sequence[str]) -> None:
-        for parameter in ("categorical", "keep", "missing"):
-            given = getattr(self, parameter)
-            if isinstance(given, str) or not isinstance(given, Iterable):
-                raise TableError(f"{parameter} must be a list of names; got {given!r}.")
-            for name in given if parameter != "missing" else ():
-                if name not in names:
-                    raise TableError(f"There is no column {name!r} for {parameter}. {suggest_name(name, names)}")
-
     def _fit_column(
-        self, frame: Frame, name: str, *, targets: Array | None, weight: Array | None, keep: bool
-    ) -> FittedColumn:
-        """Choose the encoding of a column, and learn it."""
+        self, frame: Frame, name: str, targets: Array | None, weight: Array | None, keep: bool
+    ) -> tuple[Column | str, list[str]]:
+        """Choose the encoding of a column and learn it; return it, or the reason to leave it out, and notes."""
         entries, markers = frame.get(name), self.markers
-        found = choose_encoding(
+        column, remarks = choose_encoding(
             name, entries, markers, categorical=name in self.categorical, keep=keep, has_target=targets is not None
         )
-        column = found.column
-        if isinstance(column, str) or targets is None:
-            return found
-        if isinstance(column, TargetColumn):
-            values = column.read(entries, markers)
+        if isinstance(column, str):
+            sentence = f"Column {name!r} is left out: {'. It '.join([column, *remarks])}."
+            return column, [Alarm(sentence) if isinstance(column, Alarm) else sentence]
+        notes = [f"Column {name!r} {remark}." for remark in remarks]
+        if targets is None:
+            return column, notes
+        values = column.read(entries, markers)
+        if isinstance(column, TextColumn) and len(column.categories) > OPTIONS.max_one_hot:
             folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
-            column = with_target(column, sum_targets(values, len(column.categories) + 2, targets, weight, folds))
-        if targets.shape[1] > 1:
-            return FittedColumn(column, found.remarks)
-        step = max(-(-len(entries) // OPTIONS.max_rows), 1)
-        with np.errstate(over="ignore", invalid="ignore"):  # targets out of range are refused by estimators
-            leaks = describe_leak(name, column.read(entries.every(step), markers), targets[::step, 0])
-        return FittedColumn(column, found.remarks, leaks)
-
-    def _store(self, found: Mapping[str, FittedColumn], names: list[str] | None, advice: Sequence[str]) -> Self:
-        """Set all fitted attributes; `names` are those of the columns, None if they have none of their own."""
-        notes, dropped = list[str](), {}
-        for name, (column, remarks, _) in found.items():
-            if isinstance(column, str):
-                dropped[name] = str(column)
-                sentence = f"Column {name!r} is left out: {'. It '.join([column, *remarks])}."
-                notes.append(Alarm(sentence) if isinstance(column, Alarm) else sentence)
-                continue
-            notes += [f"Column {name!r} {remark}." for remark in remarks]
-        columns = tuple(one.column for one in found.values() if not isinstance(one.column, str))
-        if not columns:
-            raise TableError(f"The table has no usable input column. {' '.join(notes)}")
-        notes += [leak for one in found.values() for leak in one.leaks]
-        self.columns_, self.dropped_ = columns, dropped
-        self.notes_ = tuple(map(str, [*notes, *advice]))  # plain text, as model files hold it
-        self.alarms_ = tuple(str(one) for one in notes if isinstance(one, Alarm))
-        self.n_features_in_ = len(found)
-        self.__dict__.pop("feature_names_in_", None)
-        if names is not None:
-            self.feature_names_in_: NDArray[np.object_] = np.array(names, dtype=object)
-        return self
+            column = column.with_target(values, targets, weight, folds)
+        return column, notes if targets.shape[1] > 1 else [*notes, *find_leak(name, values, targets[:, 0])]
 
     @property
     def _names_in(self) -> list[str]:
@@ -299,22 +240,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return tags
 
 
-def refuse_infinite(name: str, values: Array) -> None:
-    """Raise TableError if a column has infinite numbers."""
-    if count := int(np.isinf(values).sum()):
-        raise TableError(
-            f"Input X contains infinity in column {name!r} ({count} entries). Replace it by a number or NaN."
-        )
-
-
 def _read_targets(y: Any, n_rows: int) -> Array:
     """Return numbers as one column, shape (n, 1); of labels, an indicator of each class but the first."""
-    labels = np.asarray(y)
-    labels = labels.reshape(len(labels), -1)[:, 0] if labels.ndim else labels
-    if np.shape(labels) != (n_rows,):
+    labels = np.asarray(y).ravel()
+    if len(labels) != n_rows:
         raise TableError(f"X has {n_rows} rows but y has shape {np.shape(y)}: give one entry per row.")
     if labels.dtype.kind in "biuf":
         return labels.astype(float)[:, None]
-    classes = sorted({str(label) for label in labels.tolist()})
     text = labels.astype(str)
-    return np.column_stack([text == one for one in classes[1:] or classes]).astype(float)
+    classes = np.unique(text)
+    return (text[:, None] == classes[min(1, len(classes) - 1) :]).astype(float)

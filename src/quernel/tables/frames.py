@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import difflib
 import numbers
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import narwhals as nw
@@ -23,18 +22,17 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 Array = NDArray[np.floating]
-# From text to the number that it stands for, None if it stands for none.
-Parser = Callable[[str], float | None]
 
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
-DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(?P<zone>Z|[+-]\d\d(:?\d\d)?)?)?")
-DAY_OR_MONTH_FIRST = re.compile(
-    r"(?P<first>\d{1,2})(?P<mark>[./-])(?P<second>\d{1,2})(?P=mark)(?P<year>\d{4}|\d\d)"
-    r"([ T](?P<time>\d\d:\d\d(:\d\d)?))?"
-)
-CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
-BOOLEANS = (("true", "True", "TRUE"), ("false", "False", "FALSE"))
+# What a column may hold, by types of narwhals, NumPy and Python; the first that fits counts.
+KINDS: dict[str, tuple[type, ...]] = {
+    "boolean": (nw.Boolean, np.bool_, bool),
+    "text": (nw.String, str),
+    "category": (nw.Categorical, nw.Enum),
+    "duration": (nw.Duration, np.timedelta64, timedelta),
+    "date": (nw.Date, nw.Datetime, np.datetime64, date),
+    "time": (nw.Time, time),
+    "number": (nw.dtypes.NumericType, numbers.Real, Decimal),
+}
 EPOCH, MICROSECOND = datetime(1970, 1, 1), timedelta(microseconds=1)
 # Up to this many entries, a loop over Python objects is faster than a library's own functions.
 FEW = 64
@@ -44,55 +42,6 @@ FEW_ROWS = 8
 
 class TableError(ValueError):
     """A table that cannot be read, or is not what is needed."""
-
-
-@dataclass(eq=False)
-class Entries:
-    """A column of a table."""
-
-    values: Any  # a narwhals series or a one-dimensional array
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def every(self, step: int) -> Entries:
-        """Return every `step`-th entry."""
-        return Entries(self.values[::step] if self.series is None else self.values.gather_every(step))
-
-    @cached_property
-    def dtype(self) -> Any:
-        """The type of narwhals or NumPy."""
-        return self.values.dtype
-
-    @cached_property
-    def kind(self) -> str | None:
-        """What the column holds, None if there is no encoding for it.
-
-        One of number, boolean, duration, date, time, text, category (text of a categorical type), mixed (text and other
-        objects) and nothing (all missing).
-        """
-        series, dtype = self.series, self.dtype
-        if series is None:
-            return _kind_of_objects(self.array) if dtype.kind == "O" else ARRAY_KINDS.get(dtype.kind, "number")
-        if dtype.is_numeric():
-            return "number"
-        if isinstance(dtype, nw.Object):
-            return _kind_of_objects(self.array)
-        if isinstance(dtype, nw.String) and 0 < series.null_count() == len(series):
-            return "nothing"  # pandas' columns of None alone
-        if isinstance(dtype, nw.Unknown):
-            return "nothing" if type_name(self) in ("null", "unknown") else None
-        return next((kind for types, kind in KINDS if isinstance(dtype, types)), None)
-
-    @cached_property
-    def array(self) -> NDArray[Any]:
-        """The values as a NumPy array."""
-        return self.values if isinstance(self.values, np.ndarray) else self.values.to_numpy()
-
-    @property
-    def series(self) -> nw.Series[Any] | None:
-        """The values as a narwhals series, None for an array."""
-        return None if isinstance(self.values, np.ndarray) else self.values
 
 
 @dataclass(eq=False)
@@ -106,67 +55,150 @@ class Frame:
     folds: NDArray[np.intp] | None = None  # (n,), of training rows; None is those of their positions
 
 
-def _store(names: list[str], read: Callable[[str], Any], n_rows: int, *, named: bool = True) -> Frame:
-    """Return access to columns of a table in memory, which are kept once they have been read."""
-    return Frame(names, cache(lambda name: as_entries(read(name))), n_rows, named)
-
-
 def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
     """Return access to the columns of any table; if some are named as `needed`, only these must differ in name."""
     if isinstance(table, Frame):
         return table
     if issparse(table):
         raise TypeError("Sparse data was passed for X, but dense data is required. Use X.toarray() to convert it.")
-    if isinstance(table, dict):
-        return _open_dict(table)
     if isinstance(table, np.ndarray | list | tuple):
-        return _open_matrix(table)
-    if hasattr(table, "collect") and hasattr(table, "collect_schema"):
+        matrix = _as_matrix(table)  # its columns have the names that scikit-learn gives them
+        return _keep_columns({f"x{j}": column for j, column in enumerate(matrix.T)}, len(matrix), named=False)
+    if hasattr(table, "collect"):
         raise TableError(f"A table with its rows is needed; got a {type(table).__name__}. Call .collect() first.")
-    if type(table).__name__ == "RecordBatch":
-        import pyarrow as pa
-
-        table = pa.Table.from_batches([table])
     labels = list(table.columns) if hasattr(table, "dtypes") else []
     if len({*labels}) < len(labels):
         refuse_repeated_names([label for label in labels if not needed or label in needed])
-        table = table[[label for label in labels if label in needed]]
-        labels = list(table.columns)
-    if needed and hasattr(table, "iloc") and len(table) <= FEW_ROWS and all(isinstance(label, str) for label in labels):
-        places, matrix = {label: j for j, label in enumerate(labels)}, table.to_numpy(dtype=object)
-        return _store(labels, lambda name: matrix[:, places[name]], len(matrix))
+        labels = [label for label in labels if label in needed]
+        table = table[labels]
+    named = all(isinstance(label, str) for label in labels)  # numbers of columns are no names
+    if needed and named and hasattr(table, "iloc") and len(table) <= FEW_ROWS:
+        table = dict(zip(labels, table.to_numpy(dtype=object).T, strict=True))
+    if isinstance(table, dict):
+        for name, values in table.items():
+            if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
+                raise TableError(f"A dict must have columns as its values, like [1, 2]; got {values!r} for {name!r}.")
+        if len(lengths := {len(values) for values in table.values()}) > 1:
+            raise TableError("The columns of the dict have different lengths. Give one value per row.")
+        return _keep_columns(table, max(lengths, default=0))
     try:
-        frame = nw.from_native(table)
+        batch = type(table).__name__ == "RecordBatch"
+        frame = nw.from_arrow(table, backend="pyarrow") if batch else nw.from_native(table, eager_only=True)
     except TypeError as error:
-        matrix = np.asarray(table) if hasattr(table, "__array__") else np.empty(0)
-        if matrix.ndim == 2:
-            return _open_matrix(matrix)
+        if hasattr(table, "__array__") and (matrix := np.asarray(table)).ndim == 2:
+            return open_frame(matrix)
         raise TableError(
             f"A table is needed: pandas, polars, Arrow, an array or a dict of columns; got {type(table).__name__}."
         ) from error
-    if all(isinstance(label, str) for label in labels):
-        return _store(frame.columns, frame.get_column, len(frame))
-    positions = {f"x{j}": label for j, label in enumerate(labels)}  # numbers of columns are no names
-    return _store(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
+    names = frame.columns if named else [f"x{j}" for j in range(len(labels))]
+    return _keep_columns(dict(zip(names, frame.iter_columns(), strict=True)), len(frame), named=named)
 
 
-def _open_dict(table: dict[str, Any]) -> Frame:
-    for name, values in table.items():
-        typed = hasattr(values, "dtype") or hasattr(values, "type")
-        if not typed and (isinstance(values, str) or np.ndim(values) != 1):
-            raise TableError(f"A dict must have columns as its values, such as [1, 2]; got {values!r} for {name!r}.")
-    lengths = {len(values) for values in table.values()}
-    if len(lengths) > 1:
-        raise TableError("The columns of the dict have different lengths. Give one value per row.")
-    return _store(list(table), table.__getitem__, max(lengths, default=0))
+def _keep_columns(columns: dict[str, Any], n_rows: int, *, named: bool = True) -> Frame:
+    """Return access to columns of a table in memory, which are kept once they have been read."""
+    return Frame(list(columns), cache(lambda name: as_entries(columns[name])), n_rows, named)
+
+
+def _as_matrix(table: Any) -> NDArray[Any]:
+    matrix = np.asarray(table)
+    if not isinstance(table, np.ndarray) and matrix.dtype.kind in "US":
+        matrix = np.array(table, dtype=object)  # numbers beside text stay numbers
+    if matrix.ndim != 2:
+        raise TableError(
+            f"Expected 2D array, got {matrix.ndim}D array instead. Reshape your data either using "
+            "array.reshape(-1, 1) if it has a single column, or array.reshape(1, -1) if it is a single row."
+        )
+    if matrix.dtype.kind == "c":
+        raise TableError("Complex data not supported: give the real and imaginary parts as columns.")
+    return matrix
+
+
+def refuse_repeated_names(names: Sequence[Any]) -> None:
+    """Raise TableError if two columns have the same name."""
+    repeated = [repr(name) for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise TableError(f"X has several columns of one name: {', '.join(repeated[:5])}. Rename or drop some of them.")
+
+
+def suggest_name(name: str, known: Sequence[str]) -> str:
+    """Return a hint: the closest match among the known names, or the names themselves."""
+    lower = {one.lower(): one for one in reversed(known)}
+    if close := difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5):
+        return f"Did you mean {lower[close[0]]!r}?"
+    return f"Its columns: {', '.join(known[:12])}{f' and {len(known) - 12} more' if len(known) > 12 else ''}."
+
+
+# Columns
+
+
+@dataclass(eq=False)
+class Entries:
+    """A column of a table."""
+
+    values: Any  # a narwhals series or a one-dimensional array
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def dtype(self) -> Any:
+        """The type of narwhals or NumPy."""
+        return self.values.dtype
+
+    @cached_property
+    def array(self) -> NDArray[Any]:
+        """The values as a NumPy array."""
+        return self.values if isinstance(self.values, np.ndarray) else self.values.to_numpy()
+
+    @cached_property
+    def types(self) -> set[type]:
+        """The type of narwhals or NumPy, or those of Python objects, but for missing ones."""
+        if not isinstance(self.dtype, nw.Object) and getattr(self.dtype, "kind", "") != "O":
+            return {getattr(self.dtype, "type", type(self.dtype))}
+        values = self.array.tolist()
+        types = {one for one in {*map(type, values)} if one.__name__ not in MISSING}
+        if float in types and all(value != value for value in values if type(value) is float):
+            types.discard(float)  # NaN marks missing values of any kind
+        return types
+
+    @cached_property
+    def kind(self) -> str | None:
+        """What the column holds: one of `KINDS`, mixed (text and other objects), or nothing (all missing).
+
+        None if there is no encoding for it.
+        """
+        kinds = {next((kind for kind, known in KINDS.items() if issubclass(one, known)), None) for one in self.types}
+        if kinds == {"number", "boolean"}:
+            return "number"
+        if len(kinds) > 1:
+            return "mixed" if kinds <= {"text", "number", "boolean", "date"} else None
+        return "nothing" if not kinds or self.type_name.startswith("null") else kinds.pop()
+
+    @property
+    def type_name(self) -> str:
+        """The names of `types`, for messages."""
+        if isinstance(self.dtype, nw.Unknown):  # to narwhals: the library has a name for it
+            native = self.values.to_native()
+            return str(native.dtype if hasattr(native, "dtype") else native.type).lower()
+        return " and ".join(sorted(one.__name__.lower() for one in self.types)[:3])
+
+
+# Types of objects that stand for missing values, by name: those of pandas may not be imported.
+MISSING = ("NoneType", "NAType", "NaTType")
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a Python object stands for a missing value: None, NaN, pandas.NA or NaT."""
+    return type(value).__name__ in MISSING or bool(value != value)
 
 
 def as_entries(values: Any) -> Entries:
     """Return a column of any library, or a list, as one that the functions below read."""
     if isinstance(values, Entries):
         return values
-    if isinstance(values, list | tuple):
-        return Entries(_to_array(values))
+    if isinstance(values, list | tuple):  # of which NumPy would turn numbers beside text into text
+        plain = all(isinstance(value, numbers.Number) for value in values)
+        values = np.asarray(values) if plain else np.fromiter(values, dtype=object, count=len(values))
     if isinstance(values, np.ndarray):
         return Entries(values)
     if type(values).__module__.startswith("pyarrow") and not hasattr(values, "chunks"):
@@ -181,111 +213,6 @@ def as_entries(values: Any) -> Entries:
     return Entries(series)
 
 
-def _to_array(values: Sequence[Any]) -> NDArray[Any]:
-    """Return an array, of objects unless all are numbers: NumPy would turn numbers beside text into text."""
-    if all(isinstance(value, numbers.Number) for value in values):
-        return np.asarray(values)
-    objects = np.empty(len(values), dtype=object)
-    objects[:] = values
-    return objects
-
-
-def _open_matrix(table: Any) -> Frame:
-    matrix = np.asarray(table)
-    if not isinstance(table, np.ndarray) and matrix.dtype.kind in "US":
-        matrix = np.array(table, dtype=object)  # numbers beside text stay numbers
-    if matrix.ndim != 2:
-        raise TableError(
-            f"Expected 2D array, got {matrix.ndim}D array instead. Reshape your data either using "
-            "array.reshape(-1, 1) if it has a single column, or array.reshape(1, -1) if it is a single row."
-        )
-    if matrix.dtype.kind == "c":
-        raise TableError("Complex data not supported: give the real and imaginary parts as columns.")
-    names = [f"x{j}" for j in range(matrix.shape[1])]  # scikit-learn's names of columns that have none
-    return _store(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
-
-
-def refuse_repeated_names(names: Sequence[Any]) -> None:
-    """Raise TableError if two columns have the same name."""
-    repeated = [repr(name) for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise TableError(f"X has several columns of one name: {', '.join(repeated[:5])}. Rename or drop some of them.")
-
-
-def suggest_name(name: str, known: Sequence[str]) -> str:
-    """Return a hint: the closest match among the known names, or the names themselves."""
-    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
-    if close:
-        return f"Did you mean {next(k for k in known if k.lower() == close[0])!r}?"
-    shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
-    return f"Its columns: {shown}."
-
-
-# Kinds of columns
-
-
-KINDS: tuple[tuple[Any, str], ...] = (
-    (nw.Boolean, "boolean"),
-    (nw.String, "text"),
-    ((nw.Categorical, nw.Enum), "category"),
-    ((nw.Datetime, nw.Date), "date"),
-    (nw.Duration, "duration"),
-    (nw.Time, "time"),
-)
-ARRAY_KINDS = {"b": "boolean", "M": "date", "m": "duration", "U": "text", "S": None, "c": None, "V": None}
-
-
-def type_name(entries: Entries) -> str:
-    """Return the type of a column, for messages."""
-    dtype = entries.dtype
-    if isinstance(dtype, nw.Unknown):  # to narwhals: Arrow has a name for it
-        return str(getattr(entries.values.to_native(), "type", "unknown"))
-    if getattr(dtype, "kind", "") == "O" or isinstance(dtype, nw.Object):
-        kinds = sorted({type(value).__name__ for value in plain_values(entries) if not is_missing(value)})
-        return " and ".join(kinds[:3])
-    name = str(dtype).lower()
-    return name if entries.series is None or dtype.is_nested() else name.split("(")[0]
-
-
-def _kind_of_objects(values: NDArray[Any]) -> str | None:
-    """Return the kind of a column of Python objects."""
-    entries = values.tolist()
-    types = {one for one in {*map(type, entries)} if one.__name__ not in ("NoneType", "NAType", "NaTType")}
-    if float in types and all(value != value for value in entries if type(value) is float):
-        types.discard(float)  # NaN marks missing values of any kind
-    kinds = {next((kind for family, kind in FAMILIES if issubclass(one, family)), None) for one in types}
-    if not kinds:
-        return "nothing"
-    if kinds <= {"number", "boolean"}:
-        return kinds.pop() if len(kinds) == 1 else "number"
-    if len(kinds) == 1:
-        return kinds.pop()
-    return "mixed" if kinds <= {"text", "number", "boolean", "date"} else None
-
-
-FAMILIES: tuple[tuple[Any, str], ...] = (
-    (str, "text"),
-    ((bool, np.bool_), "boolean"),
-    (timedelta, "duration"),
-    ((numbers.Complex, Decimal), "number"),
-    ((date, datetime), "date"),
-    (time, "time"),
-)
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a Python object stands for a missing value: None, NaN, pandas.NA or NaT."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
-
-
-# Values of columns
-
-
-def plain_values(entries: Entries) -> list[Any]:
-    """Return the entries of a column as Python objects."""
-    return list(entries.values.tolist() if entries.series is None else entries.values.to_list())
-
-
 def to_numbers(entries: Entries) -> Array:
     """Return a column as float64, shape (n,), missing values as NaN.
 
@@ -293,7 +220,7 @@ def to_numbers(entries: Entries) -> Array:
     have a time zone.
     """
     if isinstance(entries.dtype, nw.Time):
-        values = np.array(plain_values(entries), dtype=object)
+        values = np.array(entries.values.to_list(), dtype=object)
     elif isinstance(entries.dtype, nw.Boolean | nw.Decimal):
         values = entries.values.cast(nw.Float64).to_numpy()
     else:
@@ -302,98 +229,43 @@ def to_numbers(entries: Entries) -> Array:
         seconds = values.astype(f"{values.dtype.kind}8[us]", copy=False).view(np.int64) / 1e6
         return np.where(np.isnat(values), np.nan, seconds)
     if values.dtype.kind == "O":
-        return np.array([np.nan if is_missing(value) else _to_number(value) for value in values], dtype=float)
+        return np.array([np.nan if is_missing(value) else to_seconds(value) for value in values], dtype=float)
     return values.astype(float, copy=False)
 
 
-def _to_number(value: Any) -> float:
+def to_seconds(value: Any) -> float:
+    """Return a Python object as `to_numbers` does."""
     if isinstance(value, time):
         value = datetime.combine(EPOCH, value, tzinfo=None)
-    elif isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
-    if isinstance(value, datetime):
-        value = (value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)) - EPOCH
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    if isinstance(value, date | np.datetime64):
+        value = np.asarray(value, dtype="M8[us]").item() - EPOCH
     return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
 
 
 def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
     """Return the distinct values of a column as text, and the index of each entry among them, -1 if missing."""
-    series = entries.series
-    if series is not None and len(series) > FEW:
-        if series.implementation.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
-            chunks = series.cast(nw.String).to_native().dictionary_encode().chunks  # with one dictionary for all
-            index = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks]
-            return chunks[0].dictionary.to_pylist(), np.concatenate(index).astype(np.intp)
-        if series.implementation.is_pandas():
-            index, labels = series.to_native().factorize()
-            return _merge_labels([label_text(label) for label in labels], np.asarray(index, dtype=np.intp))
-    places: dict[Any, int] = {}
-    codes = [-1 if is_missing(value) else places.setdefault(value, len(places)) for value in plain_values(entries)]
-    return _merge_labels([label_text(label) for label in places], np.array(codes, dtype=np.intp))
-
-
-def _merge_labels(labels: list[str], codes: NDArray[np.intp]) -> tuple[list[str], NDArray[np.intp]]:
-    """Merge labels that are equal as text, such as 1 and 1.0."""
-    places: dict[str, int] = {}
-    merged = np.array([places.setdefault(label, len(places)) for label in labels] + [-1], dtype=np.intp)
-    return (labels, codes) if len(places) == len(labels) else (list(places), merged[codes])
+    values, distinct = entries.values, dict[Any, int]()
+    library = values.implementation if isinstance(values, nw.Series) and len(values) > FEW else None
+    if library is not None and library.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
+        chunks = values.cast(nw.String).to_native().dictionary_encode().chunks  # with one dictionary for all
+        distinct = chunks[0].dictionary.to_pylist()
+        index = np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks])
+    elif library is not None and library.is_pandas():
+        index, distinct = values.to_native().factorize()
+    else:
+        plain = values.tolist() if isinstance(values, np.ndarray) else values.to_list()
+        index = np.array([distinct.setdefault(value, len(distinct)) for value in plain], dtype=np.intp)
+    places: dict[str, int] = {}  # values that are equal as text, such as 1 and 1.0, are one
+    merged = [-1 if is_missing(value) else places.setdefault(label_text(value), len(places)) for value in distinct]
+    return list(places), np.array([*merged, -1], dtype=np.intp)[index]
 
 
 def label_text(value: Any) -> str:
     """Return a category as text: true and false for booleans, 2 for 2.0."""
     if isinstance(value, bool | np.bool_):
-        return BOOLEANS[0 if value else 1][0]
+        return str(bool(value)).lower()
     if isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) < 1e15:
         return str(int(value))
     return str(value)
-
-
-# Numbers and dates in text
-
-
-def parse_number(text: str) -> float | None:
-    """Return the number that text stands for, None if it is none."""
-    if NUMBER.fullmatch(text.strip()) or text.strip("+- ").lower() in ("inf", "infinity"):
-        return float(text)
-    return float(int(text, 16)) if HEXADECIMAL.fullmatch(text) else None
-
-
-def parse_boolean(text: str) -> float | None:
-    """Return 1 or 0 for text that stands for a boolean, None if it does not."""
-    return 1.0 if text in (*BOOLEANS[0], "1") else 0.0 if text in (*BOOLEANS[1], "0") else None
-
-
-def _parse_iso(pattern: re.Pattern[str], read: Callable[[str], Any], text: str) -> float | None:
-    try:
-        return _to_number(read(text)) if pattern.fullmatch(text) else None
-    except ValueError:
-        return None
-
-
-def _parse_parts(month: str, day: str, text: str) -> float | None:
-    found = DAY_OR_MONTH_FIRST.fullmatch(text)
-    if found is None:
-        return None
-    year = int(found["year"])
-    year += (2000 if year < 69 else 1900) if len(found["year"]) == 2 else 0  # as POSIX reads two digits
-    return parse_date(f"{year:04}-{int(found[month]):02}-{int(found[day]):02} {found['time'] or '00:00'}")
-
-
-# Seconds since 1970 of dates like 2026-11-16 or 2026-11-16 08:30:00, like 31.12.2020 or 31/12/20 08:30, and like
-# 12/31/2020; seconds since midnight of times like 08:30 or 08:30:00; None for other text.
-parse_date: Parser = partial(_parse_iso, DATE, datetime.fromisoformat)
-parse_day_first: Parser = partial(_parse_parts, "second", "first")
-parse_month_first: Parser = partial(_parse_parts, "first", "second")
-parse_time: Parser = partial(_parse_iso, CLOCK, time.fromisoformat)
-
-
-def parse_entries(entries: Entries, parse: Parser, markers: frozenset[str], what: str) -> Array:
-    """Parse a column of text, shape (n,), empty text and missing-value markers as NaN.
-
-    Raise TableError with an example of text that cannot be parsed; `what` says what the column holds instead of.
-    """
-    labels, codes = factorize(entries)
-    values = [np.nan if not label or label in markers else parse(label) for label in labels]
-    if None in values:
-        raise TableError(what.format(text=labels[values.index(None)]))
-    return np.array([*values, np.nan], dtype=float)[codes]
