@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.data import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, memory_budget
-from quernel.data.sources import is_stream
+from quernel.data.sources import is_stream, read_all
 from quernel.estimators.validation import check_training
 from quernel.estimators.warnings import stacklevel_of_caller
 from quernel.tables import TableEncoder, TableWarning
@@ -216,18 +216,7 @@ def load_if_fits(source: Any, max_memory: int | None) -> Any:
         return source
     if NUMBER * source.n_rows * (source.n_columns + 1 + source.weighted) > memory_budget(max_memory):
         return source
-    return _read_all(source)
-
-
-def _read_all(source: Any) -> ArrayRows:
-    """Read all rows of a source into memory, block by block."""
-    X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
-    weight = np.empty(source.n_rows) if source.weighted else None
-    for span, piece in zip(source.spans, source.stream(range(len(source.spans))), strict=True):
-        X[span], y[span] = piece.X, piece.y
-        if weight is not None:
-            weight[span] = piece.weight
-    return ArrayRows(X, y, weight)
+    return read_all(source)
 
 
 def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
@@ -236,7 +225,7 @@ def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[Array
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
     index = np.flatnonzero(chosen)
     if not isinstance(source, DaskRows):
-        return _read_all(SelectedRows(source, chosen)), index
+        return read_all(SelectedRows(source, chosen)), index
     from dask import compute
 
     X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))
