@@ -91,7 +91,7 @@ class ParquetTable:
         schema = pa.schema([self.schema.field(name) for name in columns])
         size = size or sources.BLOCK_ROWS
         for path, inside in groupby(self.split(size) if batches is None else batches, key=lambda one: one.path):
-            with open_file(path, self.filesystem) as file:
+            with explain_errors(path), open_file(path, self.filesystem) as file:
                 check_stamp(path, self.stamps[path], self.filesystem)
                 for number, some in groupby(inside, key=lambda one: one.group):
                     wanted, start = {one.start: one for one in some}, 0
@@ -129,27 +129,21 @@ def open_parquet(
         label, first = (labels or {}).get(path, path), 0
         with explain_errors(label):
             stamps[path] = read_stamp(path, filesystem)
-        with open_file(path, filesystem) as file, explain_errors(label):
-            schemas[label] = file.schema_arrow
-            for number in range(file.metadata.num_row_groups):
-                found = file.metadata.row_group(number)
-                if found.num_rows:
-                    groups.append(RowRange(path, label, number, 0, first, found.num_rows))
-                first, n_bytes = first + found.num_rows, n_bytes + found.total_byte_size
+            with open_file(path, filesystem) as file:
+                schemas[label], footer = file.schema_arrow, file.metadata
+        for number, found in enumerate(map(footer.row_group, range(footer.num_row_groups))):
+            if found.num_rows:
+                groups.append(RowRange(path, label, number, 0, first, found.num_rows))
+            first, n_bytes = first + found.num_rows, n_bytes + found.total_byte_size
     return ParquetTable(_unify_schemas(schemas, needed), tuple(groups), n_bytes, stamps, filesystem)
 
 
-@contextmanager
-def open_file(path: str, filesystem: Any = None) -> Iterator[Any]:
-    """Context manager: the file opened as a pyarrow ParquetFile, with page checksums verified."""
+def open_file(path: str, filesystem: Any = None) -> Any:
+    """Return the file opened as a pyarrow ParquetFile, a context manager, with page checksums verified."""
     import pyarrow.parquet as pq
 
-    with explain_errors(path):
-        file = pq.ParquetFile(
-            path, filesystem=filesystem, pre_buffer=False, buffer_size=BUFFER, page_checksum_verification=True
-        )
-    with file:
-        yield file
+    options = {"pre_buffer": False, "buffer_size": BUFFER, "page_checksum_verification": True}
+    return pq.ParquetFile(path, filesystem=filesystem, **options)
 
 
 @contextmanager
@@ -161,8 +155,10 @@ def explain_errors(
 
     try:
         yield
+    except RowsError:
+        raise
     except (pa.ArrowException, OSError, *more) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RowsError(f"{place} cannot be read: {reason.rstrip('.')}. {remedy}") from error
 
 
@@ -377,14 +373,9 @@ def _find_kept(table: ParquetTable, filters: Any, names: Sequence[str]) -> Mask:
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
-    explain = partial(
-        explain_errors,
-        f"{next(iter(table.stamps))} with the filters {filters}",
-        "Give a pyarrow expression, or (column, operator, value) such as [('year', '>=', 2020)].",
-    )
-    with explain(TypeError, ValueError):
+    remedy = "Give a pyarrow expression, or (column, operator, value) such as [('year', '>=', 2020)]."
+    with explain_errors(f"{next(iter(table.stamps))} with the filters {filters}", remedy, TypeError, ValueError):
         kept = filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
-    with explain():
         masks = [
             ds.dataset(batch).to_table(columns={"kept": kept}, use_threads=False)["kept"].fill_null(False).to_numpy()
             for _, batch in chain([(None, table.schema.empty_table())], table.iter_batches(names))
