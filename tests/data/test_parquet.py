@@ -107,6 +107,8 @@ def test_every_way_to_name_files(tmp_path, table):
     assert ParquetRows(files[1], "y").n_rows == N - 2000
     turned = ParquetRows(files[::-1], "y", columns=names, weight="w")  # a list keeps its order
     assert_same(gathered(turned), expected(pa.concat_tables([table.slice(2000), table.slice(0, 2000)])))
+    twice = ParquetRows([files[0], files[0]], "y", columns=names, weight="w")
+    assert_same(gathered(twice), expected(pa.concat_tables([table.slice(0, 2000)] * 2)))
 
 
 def test_columns_are_chosen_and_ordered(tmp_path, table):

@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import types
 
 from quernel._machine import read_ahead
 from quernel.data import sources
@@ -26,6 +31,7 @@ from quernel.data.sources import Mask, Piece, RowsError, Stamp, check_piece, che
 PARQUET = (".parquet", ".pq")
 # Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
+Names = Sequence[str]
 # Whether a column is used, by its name.
 ColumnFilter = Callable[[str], bool]
 
@@ -42,23 +48,29 @@ class RowRange:
     path: str
     label: str
     group: int  # number of the row group
-    start: int  # the first row, counted in the group
-    first: int  # and counted in the file
+    file_first: int  # first row of the file, counted in the table
+    first: int  # first row, counted in the table
+    start: int  # and counted in the row group
     n_rows: int
 
     def __str__(self) -> str:
         return f"{self.label}, row group {self.group}"
 
+    @property
+    def rows(self) -> slice:
+        """The rows among those of the table."""
+        return slice(self.first, self.first + self.n_rows)
+
     def describe_row(self, used: Mask, row: int) -> str:
         """Return the place of a row that is counted among the used ones."""
-        return f"{self}, row {self.first + np.flatnonzero(used)[row]:,} of the file (counted from 0)"
+        return f"{self}, row {self.first - self.file_first + np.flatnonzero(used)[row]:,} of the file (counted from 0)"
 
 
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
     """One table in one or many Parquet files, of whose rows only a batch is in memory at a time."""
 
-    schema: Any  # the Arrow schema that all files are read with
+    schema: pa.Schema  # that all files are read with
     groups: tuple[RowRange, ...]  # those that have rows, in the order of the files
     n_bytes: int  # uncompressed size of all values
     stamps: Mapping[str, Stamp]  # by path, what tells that a file was changed between two passes
@@ -73,24 +85,22 @@ class ParquetTable:
     def split(self, size: int) -> list[RowRange]:
         """Return the batches of all row groups, of at most `size` rows."""
         return [
-            replace(group, start=start, first=group.first + start, n_rows=min(size, group.n_rows - start))
+            replace(group, first=group.first + start, start=start, n_rows=min(size, group.n_rows - start))
             for group in self.groups
             for start in range(0, group.n_rows, size)
         ]
 
     def iter_batches(
-        self, columns: Sequence[str], size: int | None = None, batches: Iterable[RowRange] | None = None
-    ) -> Generator[tuple[RowRange, Any], None, None]:
+        self, columns: Names, size: int | None = None, batches: Iterable[RowRange] | None = None
+    ) -> Generator[tuple[RowRange, pa.Table], None, None]:
         """Yield these batches of `split(size)` (None: all), each with its rows as an Arrow table.
 
-        Each file is opened once, and read from the beginning of a row group, also where the first batches are not asked
-        for.
+        Each file is opened once. Parquet is read from the beginning of a row group, whichever batches are asked for.
         """
-        import pyarrow as pa
-
         schema = pa.schema([self.schema.field(name) for name in columns])
         size = size or sources.BLOCK_ROWS
-        for path, inside in groupby(self.split(size) if batches is None else batches, key=lambda one: one.path):
+        batches = self.split(size) if batches is None else batches
+        for (path, _), inside in groupby(batches, key=lambda one: (one.path, one.file_first)):
             with explain_errors(path), open_file(path, self.filesystem) as file:
                 check_stamp(path, self.stamps[path], self.filesystem)
                 for number, some in groupby(inside, key=lambda one: one.group):
@@ -104,10 +114,8 @@ class ParquetTable:
                             start += len(batch)
                 check_stamp(path, self.stamps[path], self.filesystem)
 
-    def read(self, columns: Sequence[str] | None = None) -> Any:
+    def read(self, columns: Names | None = None) -> pa.Table:
         """Read all rows of these columns (None: all) as an Arrow table."""
-        import pyarrow as pa
-
         names = self.schema.names if columns is None else columns
         empty = self.schema.empty_table().select(names)
         return pa.concat_tables([empty, *(table for _, table in self.iter_batches(names))])
@@ -124,24 +132,22 @@ def open_parquet(
     `labels` are names of files in messages, by path. Columns that are not needed have Arrow's null type; files may
     differ in them.
     """
-    schemas, groups, n_bytes, stamps = {}, list[RowRange](), 0, {}
+    schemas, groups, n_rows, n_bytes, stamps = {}, list[RowRange](), 0, 0, {}
     for path in map(str, paths):
-        label, first = (labels or {}).get(path, path), 0
+        label, file_first = (labels or {}).get(path, path), n_rows
         with explain_errors(label):
             stamps[path] = read_stamp(path, filesystem)
             with open_file(path, filesystem) as file:
                 schemas[label], footer = file.schema_arrow, file.metadata
         for number, found in enumerate(map(footer.row_group, range(footer.num_row_groups))):
             if found.num_rows:
-                groups.append(RowRange(path, label, number, 0, first, found.num_rows))
-            first, n_bytes = first + found.num_rows, n_bytes + found.total_byte_size
+                groups.append(RowRange(path, label, number, file_first, n_rows, 0, found.num_rows))
+            n_rows, n_bytes = n_rows + found.num_rows, n_bytes + found.total_byte_size
     return ParquetTable(_unify_schemas(schemas, needed), tuple(groups), n_bytes, stamps, filesystem)
 
 
-def open_file(path: str, filesystem: Any = None) -> Any:
+def open_file(path: str, filesystem: Any = None) -> pq.ParquetFile:
     """Return the file opened as a pyarrow ParquetFile, a context manager, with page checksums verified."""
-    import pyarrow.parquet as pq
-
     options = {"pre_buffer": False, "buffer_size": BUFFER, "page_checksum_verification": True}
     return pq.ParquetFile(path, filesystem=filesystem, **options)
 
@@ -151,8 +157,6 @@ def explain_errors(
     place: str, remedy: str = "Write the file again, or leave it out.", *more: type[Exception]
 ) -> Iterator[None]:
     """Context manager: turn errors of Arrow, of the system and `more` into one-line `RowsError`s with the remedy."""
-    import pyarrow as pa
-
     try:
         yield
     except RowsError:
@@ -162,12 +166,12 @@ def explain_errors(
         raise RowsError(f"{place} cannot be read: {reason.rstrip('.')}. {remedy}") from error
 
 
-def is_data_file(path: Path, endings: Sequence[str]) -> bool:
+def is_data_file(path: Path, endings: Names) -> bool:
     """Whether a file in a folder is read as data; names that begin with . or _ belong to the programs that write it."""
     return path.suffix.lower() in endings and not path.name.startswith((".", "_"))
 
 
-def list_files(path: str, endings: Sequence[str]) -> list[str]:
+def list_files(path: str, endings: Names) -> list[str]:
     """Return the file itself, or all data files of a folder, with these endings, or of a pattern, sorted by name."""
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.is_file() and is_data_file(file, endings))
@@ -179,13 +183,11 @@ def list_files(path: str, endings: Sequence[str]) -> list[str]:
 # Types
 
 
-def _unify_schemas(schemas: Mapping[str, Any], needed: ColumnFilter) -> Any:
+def _unify_schemas(schemas: Mapping[str, pa.Schema], needed: ColumnFilter) -> pa.Schema:
     """Return the common Arrow schema of all files; raise with the first file and column that differ.
 
     Types of the same kind are promoted: integers to other numbers, a column that is empty in one file to any type.
     """
-    import pyarrow as pa
-
     common, (first, *_) = pa.schema([]), schemas
     for label, schema in schemas.items():
         names = [name for name in schema.names if needed(name)]
@@ -194,33 +196,29 @@ def _unify_schemas(schemas: Mapping[str, Any], needed: ColumnFilter) -> Any:
         if label != first and (lacking := sorted({*names} ^ {*filter(needed, common.names)})):
             one, other = (label, first) if lacking[0] in common.names else (first, label)
             raise RowsError(f"{one} has no column {lacking[0]!r}, but {other} has. Files must have the same columns.")
-        types = {field.name: plain_type(field.type) if needed(field.name) else pa.null() for field in schema}
+        kinds = {field.name: plain_type(field.type) if needed(field.name) else pa.null() for field in schema}
         with explain_errors(label, f"Columns must have the types that they have in {first}."):
-            common = pa.unify_schemas([common, pa.schema([*types.items()])], promote_options="permissive")
+            common = pa.unify_schemas([common, pa.schema([*kinds.items()])], promote_options="permissive")
     return common
 
 
-def plain_type(kind: Any) -> Any:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type, with string views, as polars writes them, as large strings."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(kind):
+    if types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
     # Earlier versions of Arrow have no functions that recognise views.
     return {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(str(kind), kind)
 
 
-def cast_batch(batch: Any, schema: Any) -> Any:
+def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     """Return a batch as a table of this schema, columns of the null type as null.
 
     Large integers may lose digits as floating-point numbers.
     """
-    import pyarrow as pa
-
     columns = [
         pa.nulls(len(batch))
-        if pa.types.is_null(field.type)
-        else batch.column(field.name).cast(field.type, safe=not pa.types.is_floating(field.type))
+        if types.is_null(field.type)
+        else batch.column(field.name).cast(field.type, safe=not types.is_floating(field.type))
         for field in schema
     ]
     return pa.table(columns, schema=schema)
@@ -230,26 +228,26 @@ def cast_batch(batch: Any, schema: Any) -> Any:
 
 
 class TableRows(ABC):
-    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`.
+    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used.
 
-    X is made of the columns `inputs` of the table; there may be a column of weights.
+    The columns `inputs` of the table make those of X, named `encoded`; there may be a column of weights.
     """
 
     def __init__(
-        self, table: ParquetTable, used: Mask, n_columns: int, inputs: Sequence[str], target: str, weight: str | None
+        self, table: ParquetTable, used: Mask, inputs: Names, encoded: Names, target: str, weight: str | None
     ) -> None:
         self.table, self.inputs, self.target, self.weight, self.weighted = table, inputs, target, weight, bool(weight)
-        self.n_columns, self.size = n_columns, count_block_rows(n_columns)
-        batches = table.split(self.size)
-        masks = np.split(used, np.cumsum([batch.n_rows for batch in batches])[:-1])
-        self.blocks = [(batch, mask) for batch, mask in zip(batches, masks, strict=False) if mask.any()]
+        self.labels = [f"column {name!r}" for name in (*encoded, target, weight)]
+        self.n_columns, self.size = len(encoded), count_block_rows(len(encoded))
+        batches = [(batch, used[batch.rows]) for batch in table.split(self.size)]
+        self.blocks = [(batch, mask) for batch, mask in batches if mask.any()]
         ends = np.cumsum([0, *(np.count_nonzero(mask) for _, mask in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows: int = ends[-1]
 
     @abstractmethod
-    def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:
-        """Return the rows of block k, validated; `where` describes the place of one of them."""
+    def _encode(self, table: pa.Table, k: int, X: bool) -> Piece:
+        """Return the rows of block k as numbers."""
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
         """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
@@ -260,14 +258,12 @@ class TableRows(ABC):
         return str(self.blocks[k][0])
 
     def _read_blocks(self, numbers: range, X: bool) -> Generator[Piece, None, None]:
-        import pyarrow as pa
-
         names = [*(self.inputs if X else ()), self.target, *([self.weight] if self.weight else [])]
         tables = self.table.iter_batches(names, self.size, [self.blocks[k][0] for k in numbers])
         for k, (batch, table) in zip(numbers, tables, strict=True):
             _, used = self.blocks[k]
-            rows = table if used.all() else table.filter(pa.array(used))
-            yield self._read_piece(rows, k, X, partial(batch.describe_row, used))
+            piece = self._encode(table if used.all() else table.filter(pa.array(used)), k, X)
+            yield check_piece(piece, self.labels, partial(batch.describe_row, used))
 
 
 class ParquetRows(TableRows):
@@ -298,14 +294,10 @@ class ParquetRows(TableRows):
         paths: Any,
         target: str,
         *,
-        columns: Sequence[str] | None = None,
+        columns: Names | None = None,
         weight: str | None = None,
         filters: Any = None,
     ) -> None:
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError as error:
-            raise ImportError("ParquetRows needs pyarrow, which is not installed. Run: pip install pyarrow") from error
         partitions = paths.partitioning.schema.names if getattr(paths, "partitioning", None) else ()
         if columns is None and partitions:
             raise RowsError(
@@ -325,7 +317,7 @@ class ParquetRows(TableRows):
         self.files = tuple(table.stamps)
         self._check_names(table, columns, [*self.names, target, *([] if weight is None else [weight])])
         used = np.broadcast_to(True, table.n_rows) if filters is None else _find_kept(table, filters, filtered)
-        super().__init__(table, used, len(self.names), self.names, target, weight)
+        super().__init__(table, used, self.names, self.names, target, weight)
         if not self.spans:
             that = "that the filters keep " if filters is not None else ""
             raise RowsError(f"There are no rows {that}in {self._describe_files()}.")
@@ -336,7 +328,7 @@ class ParquetRows(TableRows):
     def _describe_files(self) -> str:
         return self.files[0] + (f" and {len(self.files) - 1} more files" if len(self.files) > 1 else "")
 
-    def _check_names(self, table: ParquetTable, columns: Sequence[str] | None, named: Sequence[str]) -> None:
+    def _check_names(self, table: ParquetTable, columns: Names | None, named: Names) -> None:
         """Raise a `RowsError` unless inputs, target and weight, which are `named`, are different columns of numbers."""
         if isinstance(columns, str) or not self.names:
             raise RowsError(f"columns must be a list of names, or None for all columns of numbers; got {columns!r}.")
@@ -352,27 +344,20 @@ class ParquetRows(TableRows):
                     "turn it into numbers first, or use the command line, which encodes text."
                 )
 
-    def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:  # noqa: ARG002
-        """Return a table as a validated `Piece`; missing values become NaN."""
+    def _encode(self, table: pa.Table, k: int, X: bool) -> Piece:  # noqa: ARG002
+        """Return a table as float64; missing values become NaN."""
         numbers = {name: table[name].cast("float64", safe=False).to_numpy() for name in table.column_names}
         inputs = np.stack([numbers[name] for name in self.inputs], axis=1) if X else None
-        piece = Piece(inputs, numbers[self.target], numbers[self.weight] if self.weight else None)
-        return check_piece(piece, [f"column {name!r}" for name in (*self.inputs, self.target, self.weight)], where)
+        return Piece(inputs, numbers[self.target], numbers[self.weight] if self.weight else None)
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(kind: pa.DataType) -> bool:
     """Whether an Arrow type converts to float64 without encoding: floats, integers and booleans."""
-    import pyarrow.types as types
-
     return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
 
 
-def _find_kept(table: ParquetTable, filters: Any, names: Sequence[str]) -> Mask:
+def _find_kept(table: ParquetTable, filters: Any, names: Names) -> Mask:
     """Return which rows the filters keep, in one pass over the columns that they name; without Arrow's threads."""
-    import pyarrow.compute as pc
-    import pyarrow.dataset as ds
-    import pyarrow.parquet as pq
-
     remedy = "Give a pyarrow expression, or (column, operator, value) such as [('year', '>=', 2020)]."
     with explain_errors(f"{next(iter(table.stamps))} with the filters {filters}", remedy, TypeError, ValueError):
         kept = filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
@@ -383,7 +368,7 @@ def _find_kept(table: ParquetTable, filters: Any, names: Sequence[str]) -> Mask:
     return np.concatenate(masks)
 
 
-def _find_files(paths: Any) -> tuple[Sequence[str], Any]:
+def _find_files(paths: Any) -> tuple[Names, Any]:
     """List the files of a path, a glob pattern, a folder, a list of paths, or a pyarrow dataset.
 
     Returns the paths, and Arrow's file system, None for the local one.

@@ -18,6 +18,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -223,8 +224,6 @@ def copy_query(copy: Path, query: str | None, database: Path | None = None, data
     Without a query, copy the only table of the database. DuckDB spills to the folder of the copy, installs nothing,
     sees no variables of Python, and reads and writes no other files.
     """
-    import duckdb
-
     if query is not None:
         _check_select(query)
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -256,8 +255,6 @@ def copy_query(copy: Path, query: str | None, database: Path | None = None, data
 
 def _check_select(query: str) -> None:
     """Raise unless the query is one SELECT."""
-    import duckdb
-
     with explain_errors(None, "a database", query):
         statements = duckdb.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -281,8 +278,6 @@ def _quote_name(name: str) -> str:
 @contextmanager
 def explain_errors(path: Path | None, kind: str, query: str | None = None) -> Iterator[None]:
     """Translate errors of DuckDB, Arrow, SQLite and of text into one line that names the file, or the query."""
-    import duckdb
-
     place = str(path) if query is None else "The query"
     try:
         yield

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from quernel.data.dask import DaskRows
 from quernel.data.parquet import ParquetTable, TableRows
-from quernel.data.sources import ArrayRows, Mask, Piece, check_piece, read_all
+from quernel.data.sources import ArrayRows, Mask, Piece, read_all
 from quernel.tables.column_stats import LONG_TAIL
 from quernel.tables.columns import Markers, NumericColumn, row_folds
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Entries, Frame, TableError, as_entries, factorize, suggest_name, to_numbers
-
-if TYPE_CHECKING:
-    import dask.array as da
 
 Array = NDArray[np.floating]
 # Rows from which an encoder learns at most, but for a batch: memory for a column, the target and their copies is about
@@ -68,12 +65,10 @@ class ReadOptions:
         Raise if one is missing, if target or weights are not numeric, or if a categorical column is not an input.
         """
         left_out = (self.target, self.weights, self.groups, *self.exclude)
-        named = dict.fromkeys((*left_out, *(self.columns or ())), "") | dict.fromkeys(
-            self.categorical, " for --categorical"
-        )
-        for name, option in named.items():
-            if name is not None and name not in schema.names:
-                raise TableError(f"There is no column {name!r}{option}. {suggest_name(name, schema.names)}")
+        named = [name for name in (*left_out, *(self.columns or ()), *self.categorical) if name is not None]
+        if unknown := [name for name in named if name not in schema.names]:
+            option = " for --categorical" if unknown[0] in self.categorical else ""
+            raise TableError(f"There is no column {unknown[0]!r}{option}. {suggest_name(unknown[0], schema.names)}")
         for name, role in ((self.target, "target"), (self.weights, "column of weights")):
             if name is not None and not is_numeric(kind := schema.field(name).type):
                 raise TableError(
@@ -133,25 +128,22 @@ def read_outputs(table: pa.Table, options: ReadOptions) -> tuple[Array, Array | 
 
 
 class EncodedRows(TableRows):
-    """Rows of a table with a target (those of the mask `used`), encoded as they are read; a `RowSource`.
+    """Rows of a table with a target, encoded as they are read; a `RowSource`.
 
-    `first_row` is the number of the first one among all training rows, if the table is a part of theirs.
+    The table may be some row groups of one whose rows with a target are those of the mask `used`.
     """
 
     names = None  # table models have column names in the encoder: as with data in memory, the estimator gets none
 
-    def __init__(
-        self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask, first_row: int = 0
-    ) -> None:
-        self.encoder, self.options, self.first_row = encoder, options, first_row
-        super().__init__(table, used, len(encoder.names), encoder.inputs, options.target, options.weights)
+    def __init__(self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> None:
+        self.encoder, self.options = encoder, options
+        self.first_row = int(np.count_nonzero(used[: table.groups[0].first]))  # among all training rows
+        super().__init__(table, used, encoder.inputs, encoder.names, options.target, options.weights)
 
-    def _read_piece(self, table: pa.Table, k: int, X: bool, where: Callable[[int], str]) -> Piece:
-        """Return the encoded rows of block k, which have a target, and check them."""
-        inputs = self.encoder.encode(table, self.first_row + self.spans[k].start) if X else None
-        labels = [f"column {name!r}" for name in (*self.encoder.names, self.target, self.weight)]
-        piece = Piece(None if inputs is None else np.ascontiguousarray(inputs), *read_outputs(table, self.options))
-        return check_piece(piece, labels, where)
+    def _encode(self, table: pa.Table, k: int, X: bool) -> Piece:
+        """Return the encoded rows of block k, which have a target."""
+        inputs = np.ascontiguousarray(self.encoder.encode(table, self.first_row + self.spans[k].start)) if X else None
+        return Piece(inputs, *read_outputs(table, self.options))
 
 
 def dask_rows(table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> DaskRows:
@@ -162,17 +154,11 @@ def dask_rows(table: ParquetTable, encoder: TableEncoder, options: ReadOptions, 
     import dask.array as da
     from dask import delayed
 
-    parts, first, n_rows = [], 0, 0
-    for group in table.groups:
-        rows = EncodedRows(
-            replace(table, groups=(group,)), encoder, options, used[first : first + group.n_rows], n_rows
-        )
-        if rows.n_rows:
-            parts.append((delayed(read_all)(rows), rows.n_rows))
-        first, n_rows = first + group.n_rows, n_rows + rows.n_rows
+    parts = [EncodedRows(replace(table, groups=(group,)), encoder, options, used) for group in table.groups]
+    chunks = [(delayed(read_all)(part), part.n_rows) for part in parts if part.n_rows]
 
-    def concatenate(name: str, *shape: int) -> da.Array:
-        return da.concatenate([da.from_delayed(getattr(part, name), (n, *shape), dtype=float) for part, n in parts])
+    def concatenate(name: str, *shape: int) -> Any:
+        return da.concatenate([da.from_delayed(getattr(rows, name), (n, *shape), dtype=float) for rows, n in chunks])
 
     weight = None if options.weights is None else concatenate("weight")
     return DaskRows(concatenate("X", len(encoder.names)), concatenate("y"), weight)
@@ -232,13 +218,12 @@ def prepare(
     used, infinite, target_range, (y, weight, folds) = _read_targets(table, options, step)
 
     def read_column(name: str, step: int = step) -> Entries:
-        kind, first, chunks = table.schema.field(name).type, 0, []
+        kind, chunks = table.schema.field(name).type, []
         if kind_of_type(kind) is None:  # which is not encoded: its values are not needed
             return as_entries(pa.chunked_array([], kind))
-        for number, (_, batch) in enumerate(table.iter_batches([name])):
+        for number, (place, batch) in enumerate(table.iter_batches([name])):
             if number % step == 0:
-                chunks += batch[name].filter(pa.array(used[first : first + len(batch)])).chunks
-            first += len(batch)
+                chunks += batch[name].filter(pa.array(used[place.rows])).chunks
         return as_entries(pa.chunked_array(chunks, kind))
 
     kept = [name for name in options.columns or () if name in inputs]
@@ -293,22 +278,9 @@ class RowSample:
 
     table: pa.Table
     row: NDArray[np.intp]  # (m,), the index of each among all rows
-    with_target: Mask  # (n_rows,), which of all rows have a target
-
-    @property
-    def n_rows(self) -> int:
-        """Number of all rows."""
-        return len(self.with_target)
-
-    @property
-    def n_counted(self) -> int:
-        """Number of all rows with a target."""
-        return int(self.with_target.sum())
-
-    @property
-    def target_row(self) -> NDArray[np.intp]:
-        """The index (m,) of each row among the rows with a target."""
-        return (np.cumsum(self.with_target) - self.with_target)[self.row]
+    target_row: NDArray[np.intp]  # (m,), its index among the rows with a target
+    n_rows: int  # number of all rows
+    n_counted: int  # of those with a target
 
     @property
     def whole(self) -> bool:
@@ -332,10 +304,11 @@ def sample_rows(
     if table.n_rows > limit:
         chosen = np.sort(np.random.default_rng(seed).choice(table.n_rows, limit, replace=False, shuffle=False))
     names = list(dict.fromkeys([*columns, target]))
-    parts, finite, first = [table.schema.empty_table().select(names)], [np.empty(0, dtype=bool)], 0
-    for _, batch in table.iter_batches(names):
-        inside = slice(*np.searchsorted(chosen, [first, first + len(batch)]))
-        parts.append(batch.take(chosen[inside] - first))
+    parts, finite = [table.schema.empty_table().select(names)], [np.empty(0, dtype=bool)]
+    for place, batch in table.iter_batches(names):
+        first, stop = np.searchsorted(chosen, [place.first, place.first + len(batch)])
+        parts.append(batch.take(chosen[first:stop] - place.first))
         finite.append(np.isfinite(read_numbers(batch, target, missing)))
-        first += len(batch)
-    return RowSample(pa.concat_tables(parts), chosen, np.concatenate(finite))
+    counted = np.concatenate(finite)
+    target_row = (np.cumsum(counted) - counted)[chosen]
+    return RowSample(pa.concat_tables(parts), chosen, target_row, table.n_rows, int(counted.sum()))
