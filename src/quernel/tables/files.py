@@ -53,7 +53,7 @@ MEMORY_LIMIT = "512MB"
 # Rows of a row group of a copy, which are one or two blocks of a pass, and of a batch from SQLite.
 GROUP_ROWS = 2**17
 # Types of columns of SQLite, as they are copied.
-ARROW_TYPES = {"real": pa.float64(), "text": pa.string()}
+ARROW_TYPES = {"real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
 # Text in single quotes in a query, which may be the name of a file.
 LITERAL = re.compile(r"'((?:[^']|'')*)'")
 
@@ -206,8 +206,8 @@ def copy_database(copy: Path, path: Path, query: str | None) -> None:
         quoted = [_quote_name(name) for name in names]
         kinds = ", ".join(f"group_concat(distinct typeof({name}))" for name in quoted)
         (found,) = database.execute(f"select {kinds} from {query}")
-        # A column may have values of any type: those with anything else than numbers are read as text.
-        types = ["real" if {*(kind or "null").split(",")} <= {"integer", "real", "null"} else "text" for kind in found]
+        # A column may have values of any type there: numbers in a column with text are read as text.
+        types = [next((one for one in ("blob", "text") if one in (kind or "")), "real") for kind in found]
         values = ", ".join(f"cast({name} as {kind})" for name, kind in zip(quoted, types, strict=True))
         rows = database.execute(f"select {values} from {query}")
         schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in zip(names, types, strict=True)])
