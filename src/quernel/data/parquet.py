@@ -31,6 +31,8 @@ from quernel.data.sources import Mask, Piece, RowsError, Stamp, check_piece, che
 PARQUET = (".parquet", ".pq")
 # Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
+# Rows of a row group of files that are written, which are one or two blocks of a pass.
+GROUP_ROWS = 2**17
 Names = Sequence[str]
 # Whether a column is used, by its name.
 ColumnFilter = Callable[[str], bool]
@@ -166,6 +168,14 @@ def explain_errors(
         raise RowsError(f"{place} cannot be read: {reason.rstrip('.')}. {remedy}") from error
 
 
+def write_parquet(path: Path, needed: ColumnFilter, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches to a Parquet file; columns that are not needed are null."""
+    stored = pa.schema([(one.name, plain_type(one.type) if needed(one.name) else pa.null()) for one in schema])
+    with pq.ParquetWriter(path, stored) as writer:
+        for batch in batches:
+            writer.write_table(cast_batch(batch, stored), row_group_size=GROUP_ROWS)
+
+
 def is_data_file(path: Path, endings: Names) -> bool:
     """Whether a file in a folder is read as data; names that begin with . or _ belong to the programs that write it."""
     return path.suffix.lower() in endings and not path.name.startswith((".", "_"))
@@ -290,13 +300,7 @@ class ParquetRows(TableRows):
     """
 
     def __init__(
-        self,
-        paths: Any,
-        target: str,
-        *,
-        columns: Names | None = None,
-        weight: str | None = None,
-        filters: Any = None,
+        self, paths: Any, target: str, *, columns: Names | None = None, weight: str | None = None, filters: Any = None
     ) -> None:
         partitions = paths.partitioning.schema.names if getattr(paths, "partitioning", None) else ()
         if columns is None and partitions:

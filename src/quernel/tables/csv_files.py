@@ -24,6 +24,7 @@ from quernel.tables.columns import Markers, TextColumn
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError
 
+Writer = Callable[[pa.Schema, Iterable[pa.RecordBatch]], Any]
 SEPARATORS = (",", ";", "\t", "|")
 # What files are tried to be in; any bytes are Latin-1.
 ENCODINGS = ("utf-8", "cp1252", "latin-1")
@@ -61,11 +62,7 @@ def model_csv_options(encoder: TableEncoder, kept: Iterable[str] = ()) -> CsvOpt
 
 
 def copy_csv(
-    path: Path,
-    compression: str | None,
-    options: CsvOptions,
-    needed: ColumnFilter,
-    write: Callable[[pa.Schema, Iterable[pa.RecordBatch]], Any],
+    path: Path, compression: str | None, options: CsvOptions, needed: ColumnFilter, write: Writer
 ) -> list[str]:
     """Hand schema and batches of a CSV file to a function, again if types turn out to be others.
 
@@ -81,7 +78,10 @@ def copy_csv(
     if encoding != "utf-8":
         notes.append(f"{path} is not in UTF-8, and was read as {encoding}. Save it as UTF-8 if that is wrong.")
     if "" in names:
-        notes.append(f"{path} has a column without a name, like the row numbers that pandas writes, which is left out.")
+        notes.append(
+            f"{path} has a column without a name, like the row numbers that pandas writes, which is left out. Give it "
+            "a name in the file to use it."
+        )
 
     def read(types: dict[str, pa.DataType], decimal_point: str) -> Any:
         return arrow_csv.open_csv(

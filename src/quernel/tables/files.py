@@ -20,18 +20,17 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from quernel._files import remove_leftovers, temporary_folder
 from quernel.data.parquet import (
+    GROUP_ROWS,
     PARQUET,
     ColumnFilter,
     ParquetTable,
     any_column,
-    cast_batch,
     list_files,
     open_parquet,
-    plain_type,
+    write_parquet,
 )
 from quernel.data.sources import check_stamp, read_stamp
 from quernel.tables.csv_files import INFER_TYPES, CsvOptions, copy_csv
@@ -50,8 +49,6 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 DATA_ENDINGS = (*FORMATS["CSV"], *FORMATS["Parquet"], *FORMATS["Arrow"], *COMPRESSED)
 # DuckDB's memory for a copy or a query; what needs more is spilled to the temporary folder.
 MEMORY_LIMIT = "512MB"
-# Rows of a row group of a copy, which are one or two blocks of a pass, and of a batch from SQLite.
-GROUP_ROWS = 2**17
 # Types of columns of SQLite, as they are copied.
 ARROW_TYPES = {"real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
 # Text in single quotes in a query, which may be the name of a file.
@@ -103,25 +100,13 @@ def find_query_files(query: str) -> list[Path]:
 
 @contextmanager
 def open_table(
-    data: Path | None,
-    *,
-    query: str | None = None,
-    options: CsvOptions = INFER_TYPES,
-    needed: ColumnFilter = any_column,
+    data: Path | None, *, query: str | None = None, options: CsvOptions = INFER_TYPES, needed: ColumnFilter = any_column
 ) -> Iterator[ParquetTable]:
     """Yield the table of a file, a folder, a pattern, or a query, valid within the context.
 
-    Parameters
-    ----------
-    data : Path or None
-        None if the query names its files itself; otherwise it is called `data` in the query, and the tables of a
-        database by their own names.
-    query : str or None
-        One SELECT in the SQL of DuckDB, or of SQLite if `data` is a database of that.
-    options : CsvOptions
-        How CSV files are read.
-    needed : callable
-        Whether a column is used; several files may differ in others.
+    The query is one SELECT in the SQL of DuckDB, or of SQLite if `data` is a database of that. It names its files
+    itself if `data` is None; otherwise `data` has that name, and the tables of a database have their own. `options` say
+    how CSV files are read, and `needed` which columns are used; several files may differ in others.
     """
     files = [] if data is None else find_files(data)
     for path in files:
@@ -155,21 +140,13 @@ def open_table(
 def copy_file(copy: Path, path: Path, options: CsvOptions, needed: ColumnFilter) -> list[str]:
     """Copy a CSV or Arrow file; columns that are not needed are null. Returns sentences for the user."""
     form, compression = file_format(path)
-    write = partial(_write, copy, needed)
+    write = partial(write_parquet, copy, needed)
     with explain_errors(path, form):
         if form == "CSV":
             return copy_csv(path, compression, options, needed, write)
         with pa.OSFile(str(path)) as file:
             write(*_open_arrow(file))
         return []
-
-
-def _write(copy: Path, needed: ColumnFilter, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches to a Parquet file; columns that are not needed are null."""
-    stored = pa.schema([(one.name, plain_type(one.type) if needed(one.name) else pa.null()) for one in schema])
-    with pq.ParquetWriter(copy, stored) as writer:
-        for batch in batches:
-            writer.write_table(cast_batch(batch, stored), row_group_size=GROUP_ROWS)
 
 
 def _open_arrow(file: pa.NativeFile) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
@@ -199,7 +176,7 @@ def copy_database(copy: Path, path: Path, query: str | None) -> None:
     ):
         if query is None:
             tables = database.execute("select name from sqlite_master where type in ('table', 'view')").fetchall()
-            query = f"select * from {_quote_name(_only_table(path, tables))}"
+            query = _select_only_table(path, tables)
         # Part of a SELECT, so that it can be nothing else; the file is opened read-only besides.
         query = f"({query.strip().rstrip(';')})"
         names = [one[0] for one in database.execute(f"select * from {query} limit 0").description]
@@ -215,7 +192,7 @@ def copy_database(copy: Path, path: Path, query: str | None) -> None:
             pa.record_batch([*map(pa.array, zip(*some, strict=True), schema.types)], schema=schema)
             for some in iter(partial(rows.fetchmany, GROUP_ROWS), [])
         )
-        _write(copy, any_column, schema, batches)
+        write_parquet(copy, any_column, schema, batches)
 
 
 def copy_query(copy: Path, query: str | None, database: Path | None = None, data: Sequence[str] = ()) -> None:
@@ -224,8 +201,6 @@ def copy_query(copy: Path, query: str | None, database: Path | None = None, data
     Without a query, copy the only table of the database. DuckDB spills to the folder of the copy, installs nothing,
     sees no variables of Python, and reads and writes no other files.
     """
-    if query is not None:
-        _check_select(query)
     settings: dict[str, str | bool | int | float | list[str]] = {
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
@@ -247,27 +222,20 @@ def copy_query(copy: Path, query: str | None, database: Path | None = None, data
         engine.execute("set enable_external_access = false; set lock_configuration = true")
         if query is None:
             tables = engine.execute("select table_name from duckdb_tables() where not internal").fetchall()
-            rows = engine.table(_quote_name(_only_table(database, tables)))
-        else:
-            rows = engine.sql(query)
-        rows.write_parquet(str(copy), row_group_size=GROUP_ROWS)
+            query = _select_only_table(database, tables)
+        statements = engine.extract_statements(query)
+        if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
+            found = f"{len(statements)} statements" if len(statements) != 1 else statements[0].type.name
+            raise TableError(f"--query takes one SELECT, which reads and writes nothing; got {found}.")
+        engine.sql(query).write_parquet(str(copy), row_group_size=GROUP_ROWS)
 
 
-def _check_select(query: str) -> None:
-    """Raise unless the query is one SELECT."""
-    with explain_errors(None, "a database", query):
-        statements = duckdb.extract_statements(query)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        found = f"{len(statements)} statements" if len(statements) != 1 else statements[0].type.name
-        raise TableError(f"--query takes one SELECT, which reads and writes nothing; got {found}.")
-
-
-def _only_table(path: Path | None, tables: Sequence[tuple[str]]) -> str:
-    """Return the name of the only table of a database."""
+def _select_only_table(path: Path | None, tables: Sequence[tuple[str]]) -> str:
+    """Return the query of the only table of a database."""
     if len(tables) != 1:
         listed = f"the tables {', '.join(name for (name,) in tables[:12])}" if tables else "no table"
         raise TableError(f"{path} has {listed}. Choose by --query, such as --query 'select * from NAME'.")
-    return tables[0][0]
+    return f"select * from {_quote_name(tables[0][0])}"
 
 
 def _quote_name(name: str) -> str:
