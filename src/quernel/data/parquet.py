@@ -102,8 +102,8 @@ class ParquetTable:
         schema = pa.schema([self.schema.field(name) for name in columns])
         size = size or sources.BLOCK_ROWS
         batches = self.split(size) if batches is None else batches
-        for (path, _), inside in groupby(batches, key=lambda one: (one.path, one.file_first)):
-            with explain_errors(path), open_file(path, self.filesystem) as file:
+        for (path, label, _), inside in groupby(batches, key=lambda one: (one.path, one.label, one.file_first)):
+            with explain_errors(label), open_file(path, self.filesystem) as file:
                 check_stamp(path, self.stamps[path], self.filesystem)
                 for number, some in groupby(inside, key=lambda one: one.group):
                     wanted, start = {one.start: one for one in some}, 0
