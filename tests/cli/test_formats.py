@@ -107,7 +107,7 @@ def test_files_need_not_agree_on_columns_that_are_left_out(rows, tmp_path):
         rows[100 * k : 100 * k + 100].assign(more=more).to_csv(tmp_path / f"d{k}.csv", index=False)
     files, model = tmp_path / "d*.csv", tmp_path / "m.quernel"
     ran = run("fit", files, "--model", model, *QUICK)
-    assert "Column 'more' of" in ran.stderr
+    assert "Field more has incompatible types" in " ".join(ran.stderr.split())
     for options in (("--columns", "x"), ("--exclude", "more"), ("--exclude", "more", "--max-memory", "1kB")):
         ran = run("fit", files, "--model", model, *QUICK, *options)
         assert ran.returncode == 0, ran.stderr

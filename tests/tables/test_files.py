@@ -166,6 +166,20 @@ def test_databases_are_read_and_not_written(databases, monkeypatch, ending):
     assert sorted(found.name for found in databases.iterdir()) == ["d.duckdb", "d.sqlite"]
 
 
+def test_columns_of_sqlite_have_the_types_of_all_their_values(tmp_path):
+    with sqlite3.connect(tmp_path / "d.db") as database:
+        database.execute('create table "a ""b""" (whole, mixed, image, void)')
+        rows = [(1, 1, b"\xff\x00", None), (2.5, "two", None, None), (None, None, b"", None)]
+        database.executemany('insert into "a ""b""" values (?, ?, ?, ?)', rows)
+    database.close()
+    found = read_table(tmp_path / "d.db")
+    assert found.schema.types == [pa.float64(), pa.string(), pa.binary(), pa.float64()]
+    assert found["whole"].to_pylist() == [1, 2.5, None]
+    assert found["mixed"].to_pylist() == ["1", "two", None]
+    assert found["image"].to_pylist() == [b"\xff\x00", None, b""]
+    assert found["void"].null_count == 3
+
+
 @pytest.mark.parametrize("ending", ["sqlite", "duckdb"])
 def test_one_of_several_tables_is_chosen_by_a_query(databases, ending):
     path = databases / f"d.{ending}"

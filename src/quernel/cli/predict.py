@@ -209,7 +209,7 @@ class _Predictor:
         columns = [*dict.fromkeys([*self.model.encoder.inputs, *self.kept.names])]
         with counting("Predicting", data.n_rows) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
-            for group, _, batch in data.iter_batches(columns):
+            for group, batch in data.iter_batches(columns):
                 copies = self.kept.columns(batch)
                 try:
                     table = pa.table([*copies.values(), *self._predict(batch)], names=[*copies, *self.names])

@@ -7,6 +7,8 @@ in common is written down in `protocols.DesignMatrix`. What a solver stores abou
 a dict of arrays by name.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from quernel._machine import available_memory, blocks
 from quernel.data.dask import DaskRows
 from quernel.data.dask_design import DaskDesign
@@ -19,10 +21,12 @@ from quernel.data.design_matrix import (
     memory_budget,
     sum_tuples,
 )
-from quernel.data.parquet import ParquetRows
 from quernel.data.protocols import DesignMatrix, OutOfCoreDesign, RowStateLike
 from quernel.data.sources import ArrayRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows, ShiftedRows
 from quernel.data.streaming import StreamedDesign
+
+if TYPE_CHECKING:
+    from quernel.data.parquet import ParquetRows
 
 __all__ = [
     "ArrayRows",
@@ -49,3 +53,14 @@ __all__ = [
     "memory_budget",
     "sum_tuples",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `ParquetRows`, which needs pyarrow, when it is first used."""
+    if name != "ParquetRows":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from quernel.data.parquet import ParquetRows
+    except ImportError as error:
+        raise ImportError("ParquetRows needs pyarrow, which is not installed. Run: pip install pyarrow") from error
+    return ParquetRows

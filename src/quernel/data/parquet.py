@@ -11,12 +11,18 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import types
 
 from quernel._machine import read_ahead
 from quernel.data import sources
@@ -25,6 +31,9 @@ from quernel.data.sources import Mask, Piece, RowsError, Stamp, check_piece, che
 PARQUET = (".parquet", ".pq")
 # Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
+# Rows of a row group of files that are written, which are one or two blocks of a pass.
+GROUP_ROWS = 2**17
+Names = Sequence[str]
 # Whether a column is used, by its name.
 ColumnFilter = Callable[[str], bool]
 
@@ -35,25 +44,36 @@ def any_column(_: str) -> bool:
 
 
 @dataclass(frozen=True)
-class RowGroup:
-    """A row group of a Parquet file: its number and its first row in the file, and the name of the file in messages."""
+class RowRange:
+    """A row group of a Parquet file, or a batch of its rows; `label` is the name of the file in messages."""
 
     path: str
-    number: int
-    first: int
-    n_rows: int
     label: str
+    group: int  # number of the row group
+    file_first: int  # first row of the file, counted in the table
+    first: int  # first row, counted in the table
+    start: int  # and counted in the row group
+    n_rows: int
 
     def __str__(self) -> str:
-        return f"{self.label}, row group {self.number}"
+        return f"{self.label}, row group {self.group}"
+
+    @property
+    def rows(self) -> slice:
+        """The rows among those of the table."""
+        return slice(self.first, self.first + self.n_rows)
+
+    def describe_row(self, used: Mask, row: int) -> str:
+        """Return the place of a row that is counted among the used ones."""
+        return f"{self}, row {self.first - self.file_first + np.flatnonzero(used)[row]:,} of the file (counted from 0)"
 
 
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
     """One table in one or many Parquet files, of whose rows only a batch is in memory at a time."""
 
-    schema: Any  # the Arrow schema that all files are read with
-    groups: tuple[RowGroup, ...]  # those that have rows, in the order of the files
+    schema: pa.Schema  # that all files are read with
+    groups: tuple[RowRange, ...]  # those that have rows, in the order of the files
     n_bytes: int  # uncompressed size of all values
     stamps: Mapping[str, Stamp]  # by path, what tells that a file was changed between two passes
     filesystem: Any = None  # Arrow's; None is the local one
@@ -64,37 +84,43 @@ class ParquetTable:
         """Number of rows of all files."""
         return sum(group.n_rows for group in self.groups)
 
+    def split(self, size: int) -> list[RowRange]:
+        """Return the batches of all row groups, of at most `size` rows."""
+        return [
+            replace(group, first=group.first + start, start=start, n_rows=min(size, group.n_rows - start))
+            for group in self.groups
+            for start in range(0, group.n_rows, size)
+        ]
+
     def iter_batches(
-        self, columns: Sequence[str], groups: Iterable[RowGroup] | None = None, size: int | None = None
-    ) -> Generator[tuple[RowGroup, int, Any], None, None]:
-        """Yield the rows of these groups (None: all), `size` at a time; each file is opened once.
+        self, columns: Names, size: int | None = None, batches: Iterable[RowRange] | None = None
+    ) -> Generator[tuple[RowRange, pa.Table], None, None]:
+        """Yield these batches of `split(size)` (None: all), each with its rows as an Arrow table.
 
-        With their group, and the index of the first of them in it, as an Arrow table.
+        Each file is opened once. Parquet is read from the beginning of a row group, whichever batches are asked for.
         """
-        schema = self.schema.empty_table().select(columns).schema
-        for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
-            with open_file(path, self.filesystem) as file:
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        size = size or sources.BLOCK_ROWS
+        batches = self.split(size) if batches is None else batches
+        for (path, label, _), inside in groupby(batches, key=lambda one: (one.path, one.label, one.file_first)):
+            with explain_errors(label), open_file(path, self.filesystem) as file:
                 check_stamp(path, self.stamps[path], self.filesystem)
-                for group in some:
-                    start = 0
-                    with explain_errors(str(group)):
-                        batches = file.iter_batches(
-                            size or sources.BLOCK_ROWS, [group.number], list(columns), use_threads=False
-                        )
-                    while start < group.n_rows:
-                        with explain_errors(str(group)):
-                            batch = cast_batch(next(batches), schema)
-                        yield group, start, batch
-                        start += len(batch)
+                for number, some in groupby(inside, key=lambda one: one.group):
+                    wanted, start = {one.start: one for one in some}, 0
+                    with explain_errors(str(next(iter(wanted.values())))):
+                        for batch in file.iter_batches(size, [number], schema.names, use_threads=False):
+                            if found := wanted.pop(start, None):
+                                yield found, cast_batch(batch, schema)
+                            if not wanted:
+                                break
+                            start += len(batch)
                 check_stamp(path, self.stamps[path], self.filesystem)
 
-    def read(self, columns: Sequence[str] | None = None) -> Any:
+    def read(self, columns: Names | None = None) -> pa.Table:
         """Read all rows of these columns (None: all) as an Arrow table."""
-        import pyarrow as pa
-
-        names = self.schema.names if columns is None else list(columns)
+        names = self.schema.names if columns is None else columns
         empty = self.schema.empty_table().select(names)
-        return pa.concat_tables([empty, *(table for *_, table in self.iter_batches(names))])
+        return pa.concat_tables([empty, *(table for _, table in self.iter_batches(names))])
 
 
 def open_parquet(
@@ -108,159 +134,133 @@ def open_parquet(
     `labels` are names of files in messages, by path. Columns that are not needed have Arrow's null type; files may
     differ in them.
     """
-    schemas, groups, n_bytes, stamps = {}, list[RowGroup](), 0, {}
+    schemas, groups, n_rows, n_bytes, stamps = {}, list[RowRange](), 0, 0, {}
     for path in map(str, paths):
-        label, first = (labels or {}).get(path, path), 0
+        label, file_first = (labels or {}).get(path, path), n_rows
         with explain_errors(label):
             stamps[path] = read_stamp(path, filesystem)
-        with open_file(path, filesystem) as file, explain_errors(label):
-            schemas[label] = file.schema_arrow
-            for number in range(file.metadata.num_row_groups):
-                found = file.metadata.row_group(number)
-                if found.num_rows:
-                    groups.append(RowGroup(path, number, first, found.num_rows, label))
-                first, n_bytes = first + found.num_rows, n_bytes + found.total_byte_size
+            with open_file(path, filesystem) as file:
+                schemas[label], footer = file.schema_arrow, file.metadata
+        for number, found in enumerate(map(footer.row_group, range(footer.num_row_groups))):
+            if found.num_rows:
+                groups.append(RowRange(path, label, number, file_first, n_rows, 0, found.num_rows))
+            n_rows, n_bytes = n_rows + found.num_rows, n_bytes + found.total_byte_size
     return ParquetTable(_unify_schemas(schemas, needed), tuple(groups), n_bytes, stamps, filesystem)
 
 
-@contextmanager
-def open_file(path: str, filesystem: Any = None) -> Iterator[Any]:
-    """Context manager: the file opened as a pyarrow ParquetFile, with page checksums verified."""
-    import pyarrow.parquet as pq
-
-    with explain_errors(path):
-        file = pq.ParquetFile(
-            path, filesystem=filesystem, pre_buffer=False, buffer_size=BUFFER, page_checksum_verification=True
-        )
-    with file:
-        yield file
+def open_file(path: str, filesystem: Any = None) -> pq.ParquetFile:
+    """Return the file opened as a pyarrow ParquetFile, a context manager, with page checksums verified."""
+    options = {"pre_buffer": False, "buffer_size": BUFFER, "page_checksum_verification": True}
+    return pq.ParquetFile(path, filesystem=filesystem, **options)
 
 
 @contextmanager
-def explain_errors(place: str, remedy: str = "Write the file again, or leave it out.") -> Iterator[None]:
-    """Context manager: turn errors of Arrow and of the system into one-line `RowsError`s that name place and remedy."""
-    import pyarrow as pa
-
+def explain_errors(
+    place: str, remedy: str = "Write the file again, or leave it out.", *more: type[Exception]
+) -> Iterator[None]:
+    """Context manager: turn errors of Arrow, of the system and `more` into one-line `RowsError`s with the remedy."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except RowsError:
+        raise
+    except (pa.ArrowException, OSError, *more) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RowsError(f"{place} cannot be read: {reason.rstrip('.')}. {remedy}") from error
 
 
-def is_data_file(path: Path, endings: Sequence[str]) -> bool:
+def write_parquet(path: Path, needed: ColumnFilter, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches to a Parquet file; columns that are not needed are null."""
+    stored = pa.schema([(one.name, plain_type(one.type) if needed(one.name) else pa.null()) for one in schema])
+    with pq.ParquetWriter(path, stored) as writer:
+        for batch in batches:
+            writer.write_table(cast_batch(batch, stored), row_group_size=GROUP_ROWS)
+
+
+def is_data_file(path: Path, endings: Names) -> bool:
     """Whether a file in a folder is read as data; names that begin with . or _ belong to the programs that write it."""
     return path.suffix.lower() in endings and not path.name.startswith((".", "_"))
 
 
-def list_files(path: str, endings: Sequence[str]) -> list[str]:
+def list_files(path: str, endings: Names) -> list[str]:
     """Return the file itself, or all data files of a folder, with these endings, or of a pattern, sorted by name."""
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.is_file() and is_data_file(file, endings))
     if os.path.exists(path) or not glob.has_magic(path):
         return [path]
-    return sorted(found for found in glob.glob(path, recursive=True) if os.path.isfile(found))
+    return sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
 
 
 # Types
 
 
-def _unify_schemas(schemas: Mapping[str, Any], needed: ColumnFilter) -> Any:
+def _unify_schemas(schemas: Mapping[str, pa.Schema], needed: ColumnFilter) -> pa.Schema:
     """Return the common Arrow schema of all files; raise with the first file and column that differ.
 
     Types of the same kind are promoted: integers to other numbers, a column that is empty in one file to any type.
     """
-    import pyarrow as pa
-
-    (first, _), *_ = schemas.items()
-    common: dict[str, Any] = {}
+    common, (first, *_) = pa.schema([]), schemas
     for label, schema in schemas.items():
-        types = {field.name: plain_type(field.type) if needed(field.name) else pa.null() for field in schema}
-        if twice := sorted({name for name in schema.names if needed(name) and schema.names.count(name) > 1}):
+        names = [name for name in schema.names if needed(name)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise RowsError(f"{label} has more than one column named {twice[0]!r}. Rename them, so that each is known.")
-        for name in dict.fromkeys([*common, *types]):
-            if label != first and needed(name) and (name in common) != (name in types):
-                one, other = (label, first) if name in common else (first, label)
-                raise RowsError(f"{one} has no column {name!r}, but {other} has. Files must have the same columns.")
-            both = [kind.get(name, pa.null()) for kind in (common, types)]
-            common[name] = _common_type(*both)
-            if common[name] is None:
-                raise RowsError(f"Column {name!r} of {label} holds {both[1]}, but {both[0]} in {first}.")
-    return pa.schema([*common.items()])
+        if label != first and (lacking := sorted({*names} ^ {*filter(needed, common.names)})):
+            one, other = (label, first) if lacking[0] in common.names else (first, label)
+            raise RowsError(f"{one} has no column {lacking[0]!r}, but {other} has. Files must have the same columns.")
+        kinds = {field.name: plain_type(field.type) if needed(field.name) else pa.null() for field in schema}
+        with explain_errors(label, f"Columns must have the types that they have in {first}."):
+            common = pa.unify_schemas([common, pa.schema([*kinds.items()])], promote_options="permissive")
+    return common
 
 
-def _common_type(*both: Any) -> Any:
-    """Return the Arrow type that holds values of two others, or None if they are of different kinds."""
-    import pyarrow as pa
-
-    if both[0] != both[1]:
-        both = tuple(kind.value_type if pa.types.is_dictionary(kind) else kind for kind in both)
-    try:
-        merged = pa.unify_schemas([pa.schema([("x", kind)]) for kind in both], promote_options="permissive")
-    except pa.ArrowException:
-        return None
-    return merged.field("x").type
-
-
-def plain_type(kind: Any) -> Any:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type, with string views, as polars writes them, as large strings."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(kind):
+    if types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
     # Earlier versions of Arrow have no functions that recognise views.
     return {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(str(kind), kind)
 
 
-def cast_batch(batch: Any, schema: Any) -> Any:
+def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     """Return a batch as a table of this schema, columns of the null type as null.
 
     Large integers may lose digits as floating-point numbers.
     """
-    import pyarrow as pa
-
-    columns = []
-    for field in schema:
-        column = pa.nulls(len(batch)) if pa.types.is_null(field.type) else batch.column(field.name)
-        if pa.types.is_dictionary(column.type) and column.type != field.type:
-            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-            column = column.dictionary.cast(kind).take(column.indices)
-        columns.append(column.cast(field.type, safe=not pa.types.is_floating(field.type)))
+    columns = [
+        pa.nulls(len(batch))
+        if types.is_null(field.type)
+        else batch.column(field.name).cast(field.type, safe=not types.is_floating(field.type))
+        for field in schema
+    ]
     return pa.table(columns, schema=schema)
 
 
 # Blocks of rows
 
 
-class BlockedRows(ABC):
-    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used; X has `n_columns`.
+class TableRows(ABC):
+    """Row source over batches of a table, of whose rows those of the mask `used` (n,) are used.
 
-    X is made of the columns `inputs` of the table; there may be a column of weights.
+    The columns `inputs` of the table make those of X, named `encoded`; there may be a column of weights.
     """
 
     def __init__(
-        self, table: ParquetTable, used: Mask, n_columns: int, inputs: Sequence[str], target: str, weight: str | None
+        self, table: ParquetTable, used: Mask, inputs: Names, encoded: Names, target: str, weight: str | None
     ) -> None:
         self.table, self.inputs, self.target, self.weight, self.weighted = table, inputs, target, weight, bool(weight)
-        self.n_columns, self.size = n_columns, count_block_rows(n_columns)
-        self.blocks, first = list[tuple[RowGroup, int, Mask]](), 0  # a group, from which row on, and which are used
-        for group in table.groups:
-            inside, first = used[first : first + group.n_rows], first + group.n_rows
-            masks = [(start, inside[start : start + self.size]) for start in range(0, group.n_rows, self.size)]
-            self.blocks += [(group, start, mask) for start, mask in masks if mask.any()]
-        ends = np.cumsum([0, *(np.count_nonzero(mask) for *_, mask in self.blocks)]).tolist()
+        self.labels = [f"column {name!r}" for name in (*encoded, target, weight)]
+        self.n_columns, self.size = len(encoded), count_block_rows(len(encoded))
+        batches = [(batch, used[batch.rows]) for batch in table.split(self.size)]
+        self.blocks = [(batch, mask) for batch, mask in batches if mask.any()]
+        ends = np.cumsum([0, *(np.count_nonzero(mask) for _, mask in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows: int = ends[-1]
 
     @abstractmethod
-    def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:
-        """Return the rows of block k, validated; `where` describes the place of one of them."""
+    def _encode(self, table: pa.Table, k: int, X: bool) -> Piece:
+        """Return the rows of block k as numbers."""
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only.
-
-        Parquet is read from the beginning of a row group: a stream that starts inside one reads the rows before, too.
-        """
+        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
         return read_ahead(self._read_blocks(blocks, X))
 
     def place(self, k: int) -> str:
@@ -268,27 +268,15 @@ class BlockedRows(ABC):
         return str(self.blocks[k][0])
 
     def _read_blocks(self, numbers: range, X: bool) -> Generator[Piece, None, None]:
-        import pyarrow as pa
-
-        wanted = {self.blocks[k][:2]: k for k in numbers}
-        groups = dict.fromkeys(group for group, _ in wanted)
         names = [*(self.inputs if X else ()), self.target, *([self.weight] if self.weight else [])]
-        for group, start, table in self.table.iter_batches(names, groups, self.size):
-            if (k := wanted.get((group, start))) is None:
-                continue
-            *_, used = self.blocks[k]
-            rows = group.first + start + np.flatnonzero(used)
-
-            def where(row: int, group: RowGroup = group, rows: Any = rows) -> str:
-                return f"{group}, row {rows[row]:,} of the file (counted from 0)"
-
-            yield self._read_piece(table if used.all() else table.filter(pa.array(used)), k, X, where)
-            if k == numbers[-1]:
-                check_stamp(group.path, self.table.stamps[group.path], self.table.filesystem)
-                return
+        tables = self.table.iter_batches(names, self.size, [self.blocks[k][0] for k in numbers])
+        for k, (batch, table) in zip(numbers, tables, strict=True):
+            _, used = self.blocks[k]
+            piece = self._encode(table if used.all() else table.filter(pa.array(used)), k, X)
+            yield check_piece(piece, self.labels, partial(batch.describe_row, used))
 
 
-class ParquetRows(BlockedRows):
+class ParquetRows(TableRows):
     """Rows of Parquet files, which may be larger than memory.
 
     The constructor reads metadata only (and the columns that `filters` name); rows are read and validated when they are
@@ -312,42 +300,31 @@ class ParquetRows(BlockedRows):
     """
 
     def __init__(
-        self,
-        paths: Any,
-        target: str,
-        *,
-        columns: Sequence[str] | None = None,
-        weight: str | None = None,
-        filters: Any = None,
+        self, paths: Any, target: str, *, columns: Names | None = None, weight: str | None = None, filters: Any = None
     ) -> None:
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError as error:
-            raise ImportError("ParquetRows needs pyarrow, which is not installed. Run: pip install pyarrow") from error
-        found, filesystem, partitions = _find_files(paths)
-        kept = None if filters is None else _as_expression(filters)
-        first = open_parquet(found[:1], filesystem=filesystem).schema
-        names = [name for name in first.names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(kept))]
-        needed = any_column if columns is None else {*columns, target, weight, *names}.__contains__
-        table = open_parquet(found, needed=needed, filesystem=filesystem)
+        partitions = paths.partitioning.schema.names if getattr(paths, "partitioning", None) else ()
         if columns is None and partitions:
             raise RowsError(
-                f"The dataset has columns that are known from the names of folders only, which are not read: "
+                "The dataset has columns that are known from the names of folders only, which are not read: "
                 f"{', '.join(partitions)}. Choose the inputs with columns=."
             )
-        numeric = [one.name for one in table.schema if _is_number(one.type) or one.name not in names]
+        found, filesystem = _find_files(paths)
+        chosen = None if columns is None else {*columns, target, weight}
+
+        def in_filters(name: str) -> bool:
+            return filters is not None and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(filters)) is not None
+
+        table = open_parquet(found, None, lambda name: chosen is None or name in chosen or in_filters(name), filesystem)
+        filtered = [name for name in table.schema.names if in_filters(name)]
+        numeric = [one.name for one in table.schema if _is_number(one.type) or one.name not in filtered]
         self.names = tuple(name for name in numeric if name not in (target, weight)) if columns is None else (*columns,)
+        self.files = tuple(table.stamps)
         self._check_names(table, columns, [*self.names, target, *([] if weight is None else [weight])])
-        used = np.broadcast_to(True, table.n_rows) if filters is None else _find_kept(table, kept, names)
-        super().__init__(table, used, len(self.names), self.names, target, weight)
+        used = np.broadcast_to(True, table.n_rows) if filters is None else _find_kept(table, filters, filtered)
+        super().__init__(table, used, self.names, self.names, target, weight)
         if not self.spans:
             that = "that the filters keep " if filters is not None else ""
             raise RowsError(f"There are no rows {that}in {self._describe_files()}.")
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Paths of the files, in the order in which they are read."""
-        return tuple(self.table.stamps)
 
     def __repr__(self) -> str:
         return f"ParquetRows({self._describe_files()}: {self.n_rows:,} rows x {self.n_columns} columns)"
@@ -355,7 +332,7 @@ class ParquetRows(BlockedRows):
     def _describe_files(self) -> str:
         return self.files[0] + (f" and {len(self.files) - 1} more files" if len(self.files) > 1 else "")
 
-    def _check_names(self, table: ParquetTable, columns: Sequence[str] | None, named: Sequence[str]) -> None:
+    def _check_names(self, table: ParquetTable, columns: Names | None, named: Names) -> None:
         """Raise a `RowsError` unless inputs, target and weight, which are `named`, are different columns of numbers."""
         if isinstance(columns, str) or not self.names:
             raise RowsError(f"columns must be a list of names, or None for all columns of numbers; got {columns!r}.")
@@ -371,58 +348,41 @@ class ParquetRows(BlockedRows):
                     "turn it into numbers first, or use the command line, which encodes text."
                 )
 
-    def _read_piece(self, table: Any, k: int, X: bool, where: Callable[[int], str]) -> Piece:  # noqa: ARG002
-        """Return a table as a validated `Piece`; missing values become NaN."""
+    def _encode(self, table: pa.Table, k: int, X: bool) -> Piece:  # noqa: ARG002
+        """Return a table as float64; missing values become NaN."""
         numbers = {name: table[name].cast("float64", safe=False).to_numpy() for name in table.column_names}
         inputs = np.stack([numbers[name] for name in self.inputs], axis=1) if X else None
-        piece = Piece(inputs, numbers[self.target], numbers[self.weight] if self.weight else None)
-        return check_piece(piece, [f"column {name!r}" for name in (*self.inputs, self.target, self.weight)], where)
+        return Piece(inputs, numbers[self.target], numbers[self.weight] if self.weight else None)
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(kind: pa.DataType) -> bool:
     """Whether an Arrow type converts to float64 without encoding: floats, integers and booleans."""
-    import pyarrow.types as types
-
     return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
 
 
-def _as_expression(filters: Any) -> Any:
-    """Filters as a pyarrow expression: from one, or from a list, or list of lists, of (column, operator, value)."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    try:
-        return filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
-    except Exception as error:  # of any type: the filters are not of that form
-        raise RowsError(
-            "filters must be a pyarrow expression or a list of (column, operator, value), such as "
-            f"[('year', '>=', 2020)]; got {filters!r}: {error}"
-        ) from error
-
-
-def _find_kept(table: ParquetTable, kept: Any, names: Sequence[str]) -> Mask:
-    """Return which rows a filter keeps, in one pass over the columns that it names; without Arrow's threads."""
-    import pyarrow.dataset as ds
-
-    masks = [np.empty(0, dtype=bool)]
-    with explain_errors(f"{next(iter(table.stamps))} with the filters {kept}", "Are their names and types right?"):
-        for batch in chain([table.schema.empty_table()], (batch for *_, batch in table.iter_batches(names))):
-            found = ds.dataset(batch).to_table(columns={"kept": kept}, use_threads=False)["kept"]
-            masks.append(found.fill_null(False).to_numpy())
+def _find_kept(table: ParquetTable, filters: Any, names: Names) -> Mask:
+    """Return which rows the filters keep, in one pass over the columns that they name; without Arrow's threads."""
+    remedy = "Give a pyarrow expression, or (column, operator, value) such as [('year', '>=', 2020)]."
+    with explain_errors(f"{next(iter(table.stamps))} with the filters {filters}", remedy, TypeError, ValueError):
+        kept = filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
+        masks = [
+            ds.dataset(batch).to_table(columns={"kept": kept}, use_threads=False)["kept"].fill_null(False).to_numpy()
+            for _, batch in chain([(None, table.schema.empty_table())], table.iter_batches(names))
+        ]
     return np.concatenate(masks)
 
 
-def _find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
+def _find_files(paths: Any) -> tuple[Names, Any]:
     """List the files of a path, a glob pattern, a folder, a list of paths, or a pyarrow dataset.
 
-    Returns the paths, Arrow's file system (None is the local one), and columns that only names of folders tell.
+    Returns the paths, and Arrow's file system, None for the local one.
     """
     if hasattr(paths, "get_fragments"):
         if getattr(getattr(paths, "format", None), "default_extname", None) != "parquet" or not paths.files:
             raise RowsError("The dataset must be one of Parquet files.")
         if (getattr(paths, "_scan_options", None) or {}).get("filter") is not None:
             raise RowsError("The dataset has a filter of its own. Give the whole dataset, and the filter as filters=.")
-        return paths.files, paths.filesystem, tuple(paths.partitioning.schema.names) if paths.partitioning else ()
+        return paths.files, paths.filesystem
     if isinstance(paths, str | os.PathLike):
         found = list_files(os.fspath(paths), PARQUET)
     elif isinstance(paths, Sequence):
@@ -432,4 +392,4 @@ def _find_files(paths: Any) -> tuple[Sequence[str], Any, tuple[str, ...]]:
     for path in found or [repr(paths)]:
         if not os.path.isfile(path):
             raise RowsError(f"No Parquet file was found at {path}. Give a file, a folder, or a pattern.")
-    return found, None, ()
+    return found, None

@@ -178,6 +178,17 @@ class SelectedRows:
         return self.source.place(self._blocks[k])
 
 
+def read_all(source: RowSource) -> ArrayRows:
+    """Read all rows of a source into memory, block by block."""
+    X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
+    weight = np.empty(source.n_rows) if source.weighted else None
+    for span, piece in zip(source.spans, source.stream(range(len(source.spans))), strict=True):
+        X[span], y[span] = piece.X, piece.y
+        if weight is not None:
+            weight[span] = piece.weight
+    return ArrayRows(X, y, weight)
+
+
 class ShiftedRows:
     """A row source with y - centre for y."""
 

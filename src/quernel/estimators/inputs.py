@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from quernel._machine import parallel_map, single_threaded_blas
 from quernel._validation import LARGEST, SMALLEST, check_weight, sum_silently
 from quernel.data import ArrayRows, DaskRows, RowSource, SelectedRows, blocks, memory_budget
-from quernel.data.sources import is_stream
+from quernel.data.sources import is_stream, read_all
 from quernel.estimators.warnings import stacklevel_of_caller
 from quernel.losses import LOSSES, Loss
 from quernel.tables import TableEncoder, TableWarning
@@ -431,18 +431,7 @@ def load_if_fits(source: Rows, max_memory: int | None) -> Rows:
         return source
     if NUMBER * source.n_rows * (source.n_columns + 1 + source.weighted) > memory_budget(max_memory):
         return source
-    return _read_all(source)
-
-
-def _read_all(source: RowSource) -> ArrayRows:
-    """Read all rows of a source into memory, block by block."""
-    X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
-    weight = np.empty(source.n_rows) if source.weighted else None
-    for span, piece in zip(source.spans, source.stream(range(len(source.spans))), strict=True):
-        X[span], y[span] = piece.X, piece.y
-        if weight is not None:
-            weight[span] = piece.weight
-    return ArrayRows(X, y, weight)
+    return read_all(source)
 
 
 def sample_rows(
@@ -453,7 +442,7 @@ def sample_rows(
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
     index = np.flatnonzero(chosen)
     if not isinstance(source, DaskRows):
-        return _read_all(SelectedRows(source, chosen)), index
+        return read_all(SelectedRows(source, chosen)), index
     from dask import compute
 
     X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))

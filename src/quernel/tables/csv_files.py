@@ -11,6 +11,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ from quernel.tables.columns import Markers, TextColumn
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError
 
+Writer = Callable[[pa.Schema, Iterable[pa.RecordBatch]], Any]
 SEPARATORS = (",", ";", "\t", "|")
+# What files are tried to be in; any bytes are Latin-1.
+ENCODINGS = ("utf-8", "cp1252", "latin-1")
 # Bytes of a file that are read at a time, and are a row group of the copy; types are inferred from the first of them.
 BLOCK = 2**24
 # What a column may be, in this order: from each type on to the next, as values do not fit.
@@ -35,8 +39,6 @@ TYPES = (
 WIDER = {pa.int64(): pa.float64(), pa.time32("s"): pa.time64("us"), pa.binary(): pa.string()} | {
     pa.timestamp(unit, zone): pa.timestamp("us", zone) for unit in ("s", "ns") for zone in (None, "UTC")
 }
-# Bytes that Windows-1252 does not have.
-NOT_WINDOWS = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")
 # Arrow's message on a value that does not fit the type of its column.
 MISFIT = re.compile(r"In CSV column #(\d+): .*CSV conversion error", re.DOTALL)
 
@@ -60,22 +62,19 @@ def model_csv_options(encoder: TableEncoder, kept: Iterable[str] = ()) -> CsvOpt
 
 
 def copy_csv(
-    path: Path,
-    compression: str | None,
-    options: CsvOptions,
-    needed: ColumnFilter,
-    write: Callable[[pa.Schema, Iterable[pa.RecordBatch]], Any],
+    path: Path, compression: str | None, options: CsvOptions, needed: ColumnFilter, write: Writer
 ) -> list[str]:
     """Hand schema and batches of a CSV file to a function, again if types turn out to be others.
 
     Columns that are not needed are not in the batches. Returns sentences for the user.
     """
-    encoding, notes = _find_encoding(path, compression), []
-    separator, names = _find_header(path, compression, encoding)
-    used = [name for name in names if name and needed(name)]
-    if len({*used}) < len(used):
-        twice = next(name for name in used if used.count(name) > 1)
-        raise TableError(f"{path} has more than one column named {twice!r}. Rename them, so that each is known.")
+    encoding, beginning = _read_text(path, compression)
+    separator, names = _find_header(beginning)
+    used, notes = [name for name in names if name and needed(name)], []
+    if not any(names):
+        raise TableError(f"{path} has no header: the first line must name the columns.")
+    if twice := [name for name in used if used.count(name) > 1]:
+        raise TableError(f"{path} has more than one column named {twice[0]!r}. Rename them, so that each is known.")
     if encoding != "utf-8":
         notes.append(f"{path} is not in UTF-8, and was read as {encoding}. Save it as UTF-8 if that is wrong.")
     if "" in names:
@@ -98,15 +97,17 @@ def copy_csv(
             ),
         )
 
-    texts = {name: pa.string() for name in used if name in options.text}
-    points = (".", ",") if separator == ";" else (".",)
-    found = [[WIDER.get(kind, kind) for kind in read(texts, point).schema.types] for point in points]
-    numeric = [kinds.count(pa.float64()) for kinds in found]
-    best = numeric.index(max(numeric))  # a decimal comma only where it makes more columns numbers
-    types = {**dict(zip(used, found[best], strict=False)), **texts}
+    def infer_types(decimal_point: str) -> dict[str, pa.DataType]:
+        texts = {name: pa.string() for name in used if name in options.text}
+        return {one.name: WIDER.get(one.type, one.type) for one in read(texts, decimal_point).schema}
+
+    # A decimal comma only where it makes more columns numbers.
+    found = {point: infer_types(point) for point in (".," if separator == ";" else ".")}
+    point = max(found, key=lambda point: [*found[point].values()].count(pa.float64()))
+    types = found[point]
     while True:
         try:
-            write(pa.schema([(name, types.get(name, pa.null())) for name in names if name]), read(types, points[best]))
+            write(pa.schema([(name, types.get(name, pa.null())) for name in names if name]), read(types, point))
             return notes
         except pa.ArrowInvalid as error:
             misfit = MISFIT.match(str(error))
@@ -116,44 +117,36 @@ def copy_csv(
             types[name] = TYPES[TYPES.index(types[name]) + 1]
 
 
-def _find_header(path: Path, compression: str | None, encoding: str) -> tuple[str, list[str]]:
+def _find_header(beginning: str) -> tuple[str, list[str]]:
     """Return the field separator and the header: the most fields, if possible as many in the next line."""
-    stream = pa.input_stream(str(path), compression=compression)
-    with io.TextIOWrapper(stream, encoding="utf-8-sig" if encoding == "utf-8" else encoding, newline="") as text:
-        beginning = text.read(2**20)
     found = []
     for separator in SEPARATORS:
         lines = csv.reader(io.StringIO(beginning, newline=""), delimiter=separator)
         header, following = next(lines, []), next(lines, [])
         found.append((len(header) == len(following), len(header), separator, header))
     *_, separator, header = max(found, key=lambda one: one[:2])
-    if not any(header):
-        raise TableError(f"{path} has no header: the first line must name the columns.")
     return separator, header
 
 
-def _find_encoding(path: Path, compression: str | None) -> str:
-    """Return the encoding of a text file, by trial: UTF-8, UTF-16 with its mark, or that of Western Windows.
+def _read_text(path: Path, compression: str | None) -> tuple[str, str]:
+    """Return the encoding of a text file, the first that all of it can be in, and its beginning.
 
     Raise if it is no text, or has a quote that does not end.
     """
-    decoder, is_utf8, is_windows, n_quotes = codecs.getincrementaldecoder("utf-8")(), True, True, 0
     with pa.input_stream(str(path), compression=compression) as stream:
-        block = stream.read(BLOCK)
-        if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return "utf-16"
-        if not block:
-            raise TableError(f"{path} cannot be read as CSV: it is empty.")
-        while block:
-            if b"\0" in block:
-                raise TableError(f"{path} is no table: it has bytes that text has not.")
-            try:
-                decoder.decode(block)
-            except UnicodeDecodeError:
-                is_utf8 = False
-            is_windows &= not any(byte in block for byte in NOT_WINDOWS)
-            n_quotes += block.count(b'"')
-            block = stream.read(BLOCK)
-    if n_quotes % 2:
-        raise TableError(f"{path} cannot be read as CSV: it has a quote that does not end.")
-    return "utf-8" if is_utf8 else "cp1252" if is_windows else "latin-1"
+        is_utf16 = stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    for encoding in ("utf-16",) if is_utf16 else ENCODINGS:
+        stream = pa.input_stream(str(path), compression=compression)
+        with suppress(UnicodeDecodeError), io.TextIOWrapper(stream, encoding, newline="") as text:
+            block = beginning = text.read(BLOCK)
+            n_quotes = 0
+            while block and "\0" not in block:
+                n_quotes += block.count('"')
+                block = text.read(BLOCK)
+            if not beginning:
+                raise TableError(f"{path} cannot be read as CSV: it is empty.")
+            if n_quotes % 2 and not block:
+                raise TableError(f"{path} cannot be read as CSV: it has a quote that does not end.")
+            if not block:
+                return encoding, beginning[: 2**20].removeprefix("\ufeff")
+    raise TableError(f"{path} is no table: it has bytes that text has not.")

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from quernel.data.dask import DaskRows
-from quernel.data.parquet import BlockedRows, ParquetTable
-from quernel.data.sources import ArrayRows, Mask, Piece, check_piece
+from quernel.data.parquet import ParquetTable, TableRows
+from quernel.data.sources import ArrayRows, Mask, Piece, read_all
 from quernel.tables.column_stats import LONG_TAIL
 from quernel.tables.columns import Markers, NumericColumn, row_folds
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Entries, Frame, TableError, as_entries, factorize, suggest_name, to_numbers
-
-if TYPE_CHECKING:
-    import dask.array as da
 
 Array = NDArray[np.floating]
 # Rows from which an encoder learns at most, but for a batch: memory for a column, the target and their copies is about
@@ -69,12 +65,10 @@ class ReadOptions:
         Raise if one is missing, if target or weights are not numeric, or if a categorical column is not an input.
         """
         left_out = (self.target, self.weights, self.groups, *self.exclude)
-        named = dict.fromkeys((*left_out, *(self.columns or ())), "") | dict.fromkeys(
-            self.categorical, " for --categorical"
-        )
-        for name, option in named.items():
-            if name is not None and name not in schema.names:
-                raise TableError(f"There is no column {name!r}{option}. {suggest_name(name, schema.names)}")
+        named = [name for name in (*left_out, *(self.columns or ()), *self.categorical) if name is not None]
+        if unknown := [name for name in named if name not in schema.names]:
+            option = " for --categorical" if unknown[0] in self.categorical else ""
+            raise TableError(f"There is no column {unknown[0]!r}{option}. {suggest_name(unknown[0], schema.names)}")
         for name, role in ((self.target, "target"), (self.weights, "column of weights")):
             if name is not None and not is_numeric(kind := schema.field(name).type):
                 raise TableError(
@@ -133,35 +127,23 @@ def read_outputs(table: pa.Table, options: ReadOptions) -> tuple[Array, Array | 
     return np.log(y) if options.log_target else y, weight
 
 
-def encode_rows(
-    table: pa.Table,
-    encoder: TableEncoder,
-    options: ReadOptions,
-    first_row: int = 0,
-    X: bool = True,
-    where: Callable[[int], str] = "Row {:,} (counted from 0)".format,
-) -> Piece:
-    """Encode training rows, which have a target, and check them.
+class EncodedRows(TableRows):
+    """Rows of a table with a target, encoded as they are read; a `RowSource`.
 
-    `first_row` is the number of the first one among all training rows, and `where` describes the place of a row.
+    The table may be some row groups of one whose rows with a target are those of the mask `used`.
     """
-    inputs = np.ascontiguousarray(encoder.encode(table, first_row)) if X else None
-    labels = [f"column {name!r}" for name in (*encoder.names, options.target, options.weights)]
-    return check_piece(Piece(inputs, *read_outputs(table, options)), labels, where)
-
-
-class EncodedRows(BlockedRows):
-    """Rows of a table with a target (those of the mask `used`), encoded as they are read; a `RowSource`."""
 
     names = None  # table models have column names in the encoder: as with data in memory, the estimator gets none
 
     def __init__(self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> None:
         self.encoder, self.options = encoder, options
-        super().__init__(table, used, len(encoder.names), encoder.inputs, options.target, options.weights)
+        self.first_row = int(np.count_nonzero(used[: table.groups[0].first]))  # among all training rows
+        super().__init__(table, used, encoder.inputs, encoder.names, options.target, options.weights)
 
-    def _read_piece(self, table: pa.Table, k: int, X: bool, where: Callable[[int], str]) -> Piece:
-        """Return the encoded rows of block k."""
-        return encode_rows(table, self.encoder, self.options, self.spans[k].start, X, where)
+    def _encode(self, table: pa.Table, k: int, X: bool) -> Piece:
+        """Return the encoded rows of block k, which have a target."""
+        inputs = np.ascontiguousarray(self.encoder.encode(table, self.first_row + self.spans[k].start)) if X else None
+        return Piece(inputs, *read_outputs(table, self.options))
 
 
 def dask_rows(table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask) -> DaskRows:
@@ -172,28 +154,14 @@ def dask_rows(table: ParquetTable, encoder: TableEncoder, options: ReadOptions, 
     import dask.array as da
     from dask import delayed
 
-    encode, select = delayed(_encode_group, pure=True), delayed(Piece.__getitem__, pure=True)
-    chunks, first, first_row = [], 0, 0
-    for group in table.groups:
-        inside = used[first : first + group.n_rows]
-        if size := int(inside.sum()):
-            chunks.append((encode(replace(table, groups=(group,)), encoder, options, inside, first_row), size))
-        first, first_row = first + group.n_rows, first_row + size
+    parts = [EncodedRows(replace(table, groups=(group,)), encoder, options, used) for group in table.groups]
+    chunks = [(delayed(read_all)(part), part.n_rows) for part in parts if part.n_rows]
 
-    def concatenate(place: int, *shape: int) -> da.Array:
-        return da.concatenate(
-            [da.from_delayed(select(piece, place), (size, *shape), dtype=float) for piece, size in chunks]
-        )
+    def concatenate(name: str, *shape: int) -> Any:
+        return da.concatenate([da.from_delayed(getattr(rows, name), (n, *shape), dtype=float) for rows, n in chunks])
 
-    weight = None if options.weights is None else concatenate(2)
-    return DaskRows(concatenate(0, len(encoder.names)), concatenate(1), weight)
-
-
-def _encode_group(
-    table: ParquetTable, encoder: TableEncoder, options: ReadOptions, used: Mask, first_row: int
-) -> Piece:
-    """Encode a table of one row group, whose first row with a target has this number among all; runs on a worker."""
-    return encode_rows(table.read([*encoder.inputs, *options.outputs]).filter(used), encoder, options, first_row)
+    weight = None if options.weights is None else concatenate("weight")
+    return DaskRows(concatenate("X", len(encoder.names)), concatenate("y"), weight)
 
 
 # Training data
@@ -207,7 +175,7 @@ class TrainingData:
     options: ReadOptions
     encoder: TableEncoder
     rows: ArrayRows | EncodedRows | DaskRows  # of the rows with a target: inputs, target (or its logarithm), weights
-    groups: NDArray[np.uint64] | None  # hashes (n,) of the group labels
+    groups: NDArray[np.intp] | None  # the number (n,) of the group of each
     infinite: int  # number of rows that have an infinite target, and are left out
     target_range: tuple[float, float]
 
@@ -234,9 +202,7 @@ class TrainingData:
     def load(self) -> TrainingData:
         """Return the same training data in memory."""
         assert isinstance(self.rows, EncodedRows)
-        pieces = zip(*self.rows.stream(range(len(self.rows.spans))), strict=True)
-        X, y, weight = (None if part[0] is None else np.concatenate(part) for part in pieces)
-        return replace(self, rows=ArrayRows(X, y, weight))  # type: ignore[arg-type]
+        return replace(self, rows=read_all(self.rows))
 
 
 def prepare(
@@ -249,50 +215,49 @@ def prepare(
     the rows; `dask_rows` leaves them with the workers of a cluster.
     """
     inputs, step = options.input_columns(table.schema), max(-(-table.n_rows // MAX_LEARNT_ROWS), 1)
-    targets = _read_targets(table, options, step)
+    used, infinite, target_range, (y, weight, folds) = _read_targets(table, options, step)
 
     def read_column(name: str, step: int = step) -> Entries:
-        kind, first, chunks = table.schema.field(name).type, 0, []
+        kind, chunks = table.schema.field(name).type, []
         if kind_of_type(kind) is None:  # which is not encoded: its values are not needed
             return as_entries(pa.chunked_array([], kind))
-        for number, (*_, batch) in enumerate(table.iter_batches([name])):
+        for number, (place, batch) in enumerate(table.iter_batches([name])):
             if number % step == 0:
-                chunks += batch[name].filter(pa.array(targets.finite[first : first + len(batch)])).chunks
-            first += len(batch)
+                chunks += batch[name].filter(pa.array(used[place.rows])).chunks
         return as_entries(pa.chunked_array(chunks, kind))
 
     kept = [name for name in options.columns or () if name in inputs]
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
-    encoder.fit(Frame(inputs, read_column, len(targets.y), folds=targets.folds), targets.y, targets.weight)
+    encoder.fit(Frame(inputs, read_column, len(y), folds=folds), y, weight)
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
     if step > 1:
-        learnt = f"{len(targets.y):,} rows, evenly spaced among {table.n_rows:,}."
+        learnt = f"{len(y):,} rows, evenly spaced among {table.n_rows:,}."
         encoder.notes_ = (*encoder.notes_, f"The encoding of columns was learnt from {learnt}")
-    groups = None if options.groups is None else _hash_labels(read_column(options.groups, 1), options.groups)
-    rows = make_rows(table, encoder, options, targets.finite)
-    return TrainingData(table, options, encoder, rows, groups, targets.infinite, (targets.low, targets.high))
+    groups = None if options.groups is None else factorize(read_column(options.groups, 1))[1]
+    if groups is not None and (groups < 0).any():
+        raise TableError(
+            f"The group column {options.groups!r} is empty in {np.sum(groups < 0):,} of {len(groups):,} rows. Fill it, "
+            "or leave those rows out."
+        )
+    return TrainingData(
+        table, options, encoder, make_rows(table, encoder, options, used), groups, infinite, target_range
+    )
 
 
-class Targets(NamedTuple):
-    """Which rows have a target, (n,), its range, how many are infinite; and y, weights and folds of the learnt rows."""
+def _read_targets(
+    table: ParquetTable, options: ReadOptions, step: int
+) -> tuple[Mask, int, tuple[float, float], list[Any]]:
+    """Read and check target and weights of all rows.
 
-    finite: Mask
-    low: float
-    high: float
-    infinite: int
-    y: Array
-    weight: Array | None
-    folds: NDArray[np.intp]
-
-
-def _read_targets(table: ParquetTable, options: ReadOptions, step: int) -> Targets:
-    """Read and check target and weights of all rows; those of every `step`-th batch are learnt from."""
-    finite, learnt, low, high, infinite, n_used = [], [], np.inf, -np.inf, 0, 0
-    for number, (*_, batch) in enumerate(table.iter_batches(options.outputs)):
+    Returns which rows have a target, how many have an infinite one, the range of the others; and target, weights and
+    folds of every `step`-th batch, which are learnt from.
+    """
+    used, learnt, low, high, infinite, n_used = [np.empty(0, dtype=bool)], [], np.inf, -np.inf, 0, 0
+    for number, (_, batch) in enumerate(table.iter_batches(options.outputs)):
         target = read_numbers(batch, options.target, options.missing)
-        finite.append(np.isfinite(target))
-        y, weight = read_outputs(batch.filter(pa.array(finite[-1])), options)
+        used.append(np.isfinite(target))
+        y, weight = read_outputs(batch.filter(pa.array(used[-1])), options)
         low, high = float(y.min(initial=low)), float(y.max(initial=high))
         infinite += int(np.isinf(target).sum())
         if number % step == 0:
@@ -300,20 +265,8 @@ def _read_targets(table: ParquetTable, options: ReadOptions, step: int) -> Targe
         n_used += len(y)
     if n_used == 0:
         raise TableError(f"The target {options.target!r} is missing in all rows: there is nothing to learn from.")
-    ys, weights, folds = zip(*learnt, strict=True)
-    weight = None if options.weights is None else np.concatenate(weights)
-    return Targets(np.concatenate(finite), low, high, infinite, np.concatenate(ys), weight, np.concatenate(folds))
-
-
-def _hash_labels(entries: Entries, name: str) -> NDArray[np.uint64]:
-    """Return a hash of every group label, equal for equal labels; raise if a row has none."""
-    labels, index = factorize(entries)
-    if empty := int(np.sum(index < 0)):
-        raise TableError(
-            f"The group column {name!r} is empty in {empty:,} of {len(index):,} rows. Fill it, or leave those rows out."
-        )
-    codes = [int.from_bytes(blake2b(label.encode(), digest_size=8).digest()) for label in labels]
-    return np.array(codes, dtype=np.uint64)[index]
+    parts = [None if part[0] is None else np.concatenate(part) for part in zip(*learnt, strict=True)]
+    return np.concatenate(used), infinite, (low, high), parts
 
 
 # Samples
@@ -347,16 +300,15 @@ def sample_rows(
 
     `missing` are markers of missing targets.
     """
-    n_rows = table.n_rows
-    chosen = np.arange(n_rows)
-    if n_rows > limit:
-        chosen = np.sort(np.random.default_rng(seed).choice(n_rows, limit, replace=False, shuffle=False))
+    chosen = np.arange(table.n_rows)
+    if table.n_rows > limit:
+        chosen = np.sort(np.random.default_rng(seed).choice(table.n_rows, limit, replace=False, shuffle=False))
     names = list(dict.fromkeys([*columns, target]))
-    parts, before, first, n_counted = [table.schema.empty_table().select(names)], [np.empty(0, dtype=np.intp)], 0, 0
-    for *_, batch in table.iter_batches(names):
-        finite = np.isfinite(read_numbers(batch, target, missing))
-        inside = chosen[np.searchsorted(chosen, first) : np.searchsorted(chosen, first + len(finite))] - first
-        parts.append(batch.take(inside))
-        before.append(n_counted + (np.cumsum(finite) - finite)[inside])
-        first, n_counted = first + len(finite), n_counted + int(finite.sum())
-    return RowSample(pa.concat_tables(parts), chosen, np.concatenate(before), n_rows, n_counted)
+    parts, finite = [table.schema.empty_table().select(names)], [np.empty(0, dtype=bool)]
+    for place, batch in table.iter_batches(names):
+        first, stop = np.searchsorted(chosen, [place.first, place.first + len(batch)])
+        parts.append(batch.take(chosen[first:stop] - place.first))
+        finite.append(np.isfinite(read_numbers(batch, target, missing)))
+    counted = np.concatenate(finite)
+    target_row = (np.cumsum(counted) - counted)[chosen]
+    return RowSample(pa.concat_tables(parts), chosen, target_row, table.n_rows, int(counted.sum()))

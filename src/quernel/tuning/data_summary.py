@@ -23,7 +23,6 @@ from quernel.data import (
     DaskRows,
     InMemoryDesign,
     MemmapRows,
-    ParquetRows,
     RowSource,
     SelectedRows,
     ShiftedRows,
@@ -53,7 +52,7 @@ SOME = 1000
 NEAR = 1e-4
 
 
-OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | ShiftedRows | DaskRows | RowSource
+OutOfCoreSource = MemmapRows | SelectedRows | ShiftedRows | DaskRows | RowSource
 
 # Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
 SAMPLE = 4000
