@@ -16,8 +16,8 @@ from quernel._validation import LARGEST, SMALLEST
 from quernel.cli.console import note, working
 from quernel.data import ArrayRows, DaskRows, memory_budget
 from quernel.data.parquet import ColumnFilter, ParquetTable, any_column, is_data_file
-from quernel.estimators.base import read_checkpoint
 from quernel.report.formatting import format_count
+from quernel.solvers.result import read_checkpoint
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.files import (
