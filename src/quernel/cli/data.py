@@ -239,6 +239,13 @@ def check_new_files(paths: Sequence[Path | None], *, force: bool) -> None:
             check_writable(path, overwrite=force, remedy="--force")
 
 
+def check_report_path(out: Path | None, *, force: bool) -> None:
+    """Raise, before any work, if the report cannot be written; None is no report."""
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"The report {out} must end in .html.")
+    check_new_files([out], force=force)
+
+
 def check_checkpoint(path: Path | None) -> None:
     """Raise, before any work, if the path cannot be written or is a file other than a checkpoint."""
     if path is None:

@@ -28,6 +28,7 @@ from quernel.cli.data import (
     check_checkpoint,
     check_new_files,
     check_outputs,
+    check_report_path,
     load_training_data,
     print_training,
     read_mode,
@@ -46,7 +47,6 @@ from quernel.cli.options import (
     translate_parameters,
 )
 from quernel.cli.report import (
-    check_report_path,
     print_evaluation,
     report_by_refitting,
     write_report,
