@@ -20,13 +20,7 @@ from quernel.report.formatting import format_count
 from quernel.solvers.result import read_checkpoint
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions
-from quernel.tables.files import (
-    DATA_ENDINGS,
-    file_format,
-    find_files,
-    find_query_files,
-    open_table,
-)
+from quernel.tables.files import DATA_ENDINGS, file_format, find_files, find_query_files, open_table
 from quernel.tables.training_data import EncodedRows, ReadOptions, TrainingData, dask_rows, prepare
 
 if TYPE_CHECKING:

@@ -46,11 +46,7 @@ from quernel.cli.options import (
     flag,
     translate_parameters,
 )
-from quernel.cli.report import (
-    print_evaluation,
-    report_by_refitting,
-    write_report,
-)
+from quernel.cli.report import print_evaluation, report_by_refitting, write_report
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.data import ArrayRows

@@ -30,12 +30,7 @@ from quernel.estimators.inputs import (
 from quernel.estimators.levels import SAME, QuantileFunction
 from quernel.estimators.location_scale import AllRows
 from quernel.estimators.prediction import check_scored
-from quernel.estimators.shaped_parts import (
-    ShapedParts,
-    describe_violation,
-    estimate_shaped_stages,
-    fit_shaped_parts,
-)
+from quernel.estimators.shaped_parts import ShapedParts, describe_violation, estimate_shaped_stages, fit_shaped_parts
 from quernel.estimators.shapes import Shapes, check_shapes, has_shapes, resolve_shapes
 from quernel.estimators.splits import check_groups
 from quernel.estimators.tabular_parts import GRID, PARTS, Parts, PartSettings, estimate_stages, fit_parts
