@@ -38,6 +38,7 @@ from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_output
 from quernel.estimators.warnings import print_progress, warn_if_extrapolating, warn_not_converged
 from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, RandomFeatures, TrendFeatures
 from quernel.kernels import Kernel, Linear, resolve
+from quernel.kernels.base import Seed
 from quernel.losses import Loss
 from quernel.objective import NotFiniteError
 from quernel.solvers import SOLVERS, Result, Solver
@@ -212,7 +213,7 @@ class KernelEstimator(BaseEstimator):
     max_memory: int | None
     dtype: str
     warm_start: bool = False
-    random_state: Any
+    random_state: Seed
     verbose: int
 
     def _check_parameters(self) -> Kernel:
@@ -257,7 +258,7 @@ class KernelEstimator(BaseEstimator):
         kernel: Kernel,
         X: Any,
         y: Any,
-        sample_weight: Any,
+        sample_weight: ArrayLike | None,
         read_target: Callable[[Any], NDArray[Any]] | None = None,
     ) -> FitData:
         """Validate the training data; the solver finds missing values itself where it reads X as it is.
