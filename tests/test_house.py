@@ -48,7 +48,11 @@ def test_lines_are_code_or_explain_or_are_blank():
 
 
 def test_a_module_has_the_importers_that_name_it(trees):
-    assert house.importers(trees) == {"quernel.b": 1, "quernel.c": 2}
+    assert house.importers(trees) == {"quernel.b": {"quernel.a"}, "quernel.c": {"quernel.a", "quernel.b"}}
+
+
+def test_fragments_are_modules_with_one_importer_and_functions_with_many_arguments(trees):
+    assert house.fragments(trees) == ["   4 lines: quernel.b, of quernel.a", "   8 arguments: quernel.a.__init__"]
 
 
 def test_bodies_are_without_docstrings_and_compiled_functions_are_left_out(trees):

@@ -4,6 +4,7 @@
     python tools/house.py --json > before.json    the same as JSON, with the files of the walks
     python tools/house.py --against before.json   before and after, as a table in Markdown
     python tools/house.py --walk                  also list the files that run during a fit
+    python tools/house.py --fragments             also list modules with one importer, functions with many arguments
 
 It measures the `quernel` that Python imports. Counts come from the syntax trees of its files:
 
@@ -131,8 +132,8 @@ def internal_functions(trees: dict[str, ast.Module]) -> list[Function]:
     ]
 
 
-def importers(trees: dict[str, ast.Module]) -> Counter[str]:
-    """Number of other modules that import each module."""
+def importers(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """The other modules that import each module, or a name from it."""
     found: dict[str, set[str]] = {}
     for name, tree in trees.items():
         for node in ast.walk(tree):
@@ -145,7 +146,21 @@ def importers(trees: dict[str, ast.Module]) -> Counter[str]:
             for target in targets:
                 if target in trees and target != name:
                     found.setdefault(target, set()).add(name)
-    return Counter({target: len(names) for target, names in found.items()})
+    return found
+
+
+def fragments(trees: dict[str, ast.Module]) -> list[str]:
+    """Lines on the modules with one importer, small ones first, and on internal functions with many arguments."""
+    ends = {name: tree.body[-1].end_lineno or 0 for name, tree in trees.items() if tree.body}
+    alone = {name: found for name, (found, *others) in importers(trees).items() if not others}
+    lines = [f"{ends[name]:4} lines: {name}, of {alone[name]}" for name in sorted(alone, key=lambda name: ends[name])]
+    internal = {id(node) for node in internal_functions(trees)}
+    many = [(n_arguments(node), name, node) for name, tree in trees.items() for node in functions(tree)]
+    return lines + [
+        f"{count:4} arguments: {name}.{node.name}"
+        for count, name, node in many
+        if count > MAX_ARGUMENTS and id(node) in internal
+    ]
 
 
 def walk(action: Callable[[], Any]) -> list[str]:
@@ -236,7 +251,7 @@ def measure(texts: dict[str, str], walks: dict[str, list[str]]) -> dict[str, int
         "file, median / largest": f"{median(sizes):.0f} / {sizes[-1]}",
         "body, median / p90 / longest": f"{median(bodies):.0f} / {quantiles(bodies, n=10)[-1]:.0f} / {bodies[-1]}",
         f"bodies above {MAX_BODY} lines": sum(length > MAX_BODY for length in bodies),
-        "modules with one importer": sum(count == 1 for count in importers(trees).values()),
+        "modules with one importer": sum(len(found) == 1 for found in importers(trees).values()),
         **walk_sizes(walks),
         many: sum(n_arguments(node) > MAX_ARGUMENTS for node in every),
         f"{many}, internal": sum(n_arguments(node) > MAX_ARGUMENTS for node in internal_functions(trees)),
@@ -268,6 +283,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print numbers and walks as JSON")
     parser.add_argument("--against", type=Path, metavar="OTHER.json", help="compare with what --json printed earlier")
     parser.add_argument("--walk", action="store_true", help="also list the files of the walks")
+    parser.add_argument("--fragments", action="store_true", help="also list what could be merged or made simpler")
     options = parser.parse_args()
     walks = trace_walks()
     numbers = measure({name: path.read_text() for name, path in modules().items()}, walks)
@@ -283,6 +299,8 @@ def main() -> None:
             print(f"{name:{width}}  {show(value)}")
     for name, files in walks.items() if options.walk else ():
         print(f"\n{name}:\n  " + "\n  ".join(files))
+    if options.fragments:
+        print("\n" + "\n".join(fragments({name: ast.parse(path.read_text()) for name, path in modules().items()})))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 # Largest ratio of two positive weights of a fit: squares of their shares must not underflow.
 MAX_WEIGHT_RATIO = 1e150
@@ -66,7 +66,7 @@ def check_weight_ratio(name: str, largest: float, smallest: float) -> None:
         )
 
 
-def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.floating]:
+def check_weight(sample_weight: ArrayLike | None, n_rows: int) -> NDArray[np.floating]:
     """Validate sample weights, finite, non-negative and not all 0; return shape (n,). A scalar applies to all rows."""
     try:
         weight = np.asarray(sample_weight, dtype=float)

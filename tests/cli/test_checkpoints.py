@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import quernel
-from quernel.estimators.base import Checkpoint
 from quernel.solvers import screening as driver
+from quernel.solvers.result import Checkpoint
 from support.command_line import run
 from support.tables import write_files
 
@@ -26,7 +26,7 @@ KILLED = f"""
 import os, signal
 from dataclasses import replace
 from quernel.cli import main
-from quernel.estimators.base import Checkpoint
+from quernel.solvers.result import Checkpoint
 from quernel.solvers import screening as driver
 
 driver.OPTIONS, write = replace(driver.OPTIONS, small={SMALL}), Checkpoint.write

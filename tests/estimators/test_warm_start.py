@@ -9,10 +9,9 @@ from sklearn.base import clone
 import quernel
 from quernel import KernelClassifier, KernelRegressor
 from quernel.data import MemmapRows
-from quernel.estimators.base import Checkpoint
 from quernel.estimators.solve import Task
 from quernel.losses import LOSSES
-from quernel.solvers.result import InitialPoint
+from quernel.solvers.result import Checkpoint, InitialPoint
 from support.models import plain_regressor
 
 SMALL = 1_200_000

@@ -16,17 +16,11 @@ from quernel._validation import LARGEST, SMALLEST
 from quernel.cli.console import note, working
 from quernel.data import ArrayRows, DaskRows, memory_budget
 from quernel.data.parquet import ColumnFilter, ParquetTable, any_column, is_data_file
-from quernel.estimators.base import read_checkpoint
 from quernel.report.formatting import format_count
+from quernel.solvers.result import read_checkpoint
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions
-from quernel.tables.files import (
-    DATA_ENDINGS,
-    file_format,
-    find_files,
-    find_query_files,
-    open_table,
-)
+from quernel.tables.files import DATA_ENDINGS, file_format, find_files, find_query_files, open_table
 from quernel.tables.training_data import EncodedRows, ReadOptions, TrainingData, dask_rows, prepare
 
 if TYPE_CHECKING:
@@ -237,6 +231,13 @@ def check_new_files(paths: Sequence[Path | None], *, force: bool) -> None:
     for path in paths:
         if path is not None:
             check_writable(path, overwrite=force, remedy="--force")
+
+
+def check_report_path(out: Path | None, *, force: bool) -> None:
+    """Raise, before any work, if the report cannot be written; None is no report."""
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"The report {out} must end in .html.")
+    check_new_files([out], force=force)
 
 
 def check_checkpoint(path: Path | None) -> None:

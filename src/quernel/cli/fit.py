@@ -28,6 +28,7 @@ from quernel.cli.data import (
     check_checkpoint,
     check_new_files,
     check_outputs,
+    check_report_path,
     load_training_data,
     print_training,
     read_mode,
@@ -45,12 +46,7 @@ from quernel.cli.options import (
     flag,
     translate_parameters,
 )
-from quernel.cli.report import (
-    check_report_path,
-    print_evaluation,
-    report_by_refitting,
-    write_report,
-)
+from quernel.cli.report import print_evaluation, report_by_refitting, write_report
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.table_model import TableModel
 from quernel.data import ArrayRows

@@ -20,9 +20,8 @@ from rich.table import Table as RichTable
 
 from quernel._files import write_text_atomically
 from quernel.cli.console import LEVELS, console, parse_levels, working
-from quernel.cli.data import Source, check_new_files, check_outputs
+from quernel.cli.data import Source, check_new_files, check_outputs, check_report_path
 from quernel.cli.options import DATA, QUERY, flag
-from quernel.cli.report import check_report_path
 from quernel.estimators.prediction import level_names
 from quernel.forecasting import Backtest, QuantileForecaster
 from quernel.forecasting.series import count_steps, read_series, to_seconds

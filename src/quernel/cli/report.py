@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from quernel._files import write_text_atomically
 from quernel.cli.console import console, fitting, note, parse_bytes, working
-from quernel.cli.data import MIN_ROWS, Source, check_new_files, check_outputs
+from quernel.cli.data import MIN_ROWS, Source, check_outputs, check_report_path
 from quernel.cli.options import MAX_MEMORY, QUERY, flag
 from quernel.cli.predict import load_table_model
 from quernel.conformal.table_model import TableModel, describe_unseen
@@ -176,13 +176,6 @@ def _check_columns(fitted: TableModel, schema: pa.Schema, source: Source) -> Non
 
 
 # Shared with `quernel fit --report`
-
-
-def check_report_path(out: Path | None, *, force: bool) -> None:
-    """Raise, before any work, if the report cannot be written; None is no report."""
-    if out is not None and out.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"The report {out} must end in .html.")
-    check_new_files([out], force=force)
 
 
 def report_by_refitting(

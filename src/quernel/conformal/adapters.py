@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import _safe_indexing, indexable
@@ -25,6 +25,7 @@ from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import check_target, source_of, subset
 from quernel.estimators.prediction import predict_in_place
 from quernel.estimators.splits import check_groups
+from quernel.kernels.base import Seed
 
 Array = NDArray[np.floating]
 
@@ -43,7 +44,7 @@ def unwrap_frozen(estimator: Any) -> Any:
     return estimator.estimator if is_frozen(estimator) else estimator
 
 
-def clone_with_levels(estimator: Any, coverage: float, random_state: Any = None) -> Any:
+def clone_with_levels(estimator: Any, coverage: float, random_state: Seed = None) -> Any:
     """Return an unfitted clone that predicts the quantile levels of the interval.
 
     The levels are (1 - coverage) / 2, 1/2 and (1 + coverage) / 2. They are set if the estimator's parameter `quantiles`
@@ -187,7 +188,9 @@ class OutOfCoreRows:
         return subset(self.source, mask)
 
 
-def read_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, *, prefit: bool) -> InMemoryRows | OutOfCoreRows:
+def read_rows(
+    estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None, *, prefit: bool
+) -> InMemoryRows | OutOfCoreRows:
     """Validate the rows given to `fit`; `estimator` is the model to be fitted, None for the default.
 
     A prefit model takes no sample weights.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -48,7 +49,7 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.inputs import check_target
 from quernel.estimators.prediction import as_frame_like, blockwise
 from quernel.estimators.warnings import warning_as_one
-from quernel.kernels.base import as_generator
+from quernel.kernels.base import Seed, as_generator
 from quernel.losses import Pinball
 
 Array = NDArray[np.floating]
@@ -157,7 +158,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         cv: Any = 5,
         conditional: str | None = None,
         randomize: bool = False,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> None:
         self.estimator = estimator
         self.coverage = coverage
@@ -180,7 +181,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         density_ratio: Any = None,
         covariates: Any = None,
         units: ArrayLike | None = None,
-        checkpoint: Any = None,
+        checkpoint: str | PathLike[str] | None = None,
     ) -> Self:
         """Fit the model on the training rows and calibrate it on the others.
 

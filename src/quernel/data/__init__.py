@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quernel._machine import available_memory, blocks
 from quernel.data.dask import DaskRows
 from quernel.data.dask_design import DaskDesign
-from quernel.data.design_matrix import (
-    Block,
-    BlockState,
-    InMemoryDesign,
-    RowState,
-    discard,
-    memory_budget,
-    sum_tuples,
-)
+from quernel.data.design_matrix import Block, BlockState, InMemoryDesign, RowState, discard, memory_budget, sum_tuples
 from quernel.data.protocols import DesignMatrix, OutOfCoreDesign, RowStateLike
 from quernel.data.sources import ArrayRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows, ShiftedRows
 from quernel.data.streaming import StreamedDesign

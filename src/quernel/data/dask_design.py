@@ -25,15 +25,7 @@ from quernel._machine import Answer, blocks
 from quernel.data import dask_tasks
 from quernel.data.dask import DaskRows
 from quernel.data.dask_tasks import Handle, Scheduler, Task, as_task, current_scheduler
-from quernel.data.design_matrix import (
-    SIZE_ROWS,
-    FeatureMap,
-    InMemoryDesign,
-    ProjectedMap,
-    Reduce,
-    RemoteStub,
-    Step,
-)
+from quernel.data.design_matrix import SIZE_ROWS, FeatureMap, InMemoryDesign, ProjectedMap, Reduce, RemoteStub, Step
 from quernel.data.sources import RowsError
 
 Array = NDArray[np.floating]

@@ -7,20 +7,15 @@
 after the parameters (`_check_parameters`) and the data (`_read`) have been validated. Nothing is written on the
 estimator before `_store`: a fit that fails or is interrupted leaves it as it was.
 
-A `WarmStart` begins a fit from coefficients that were found before, by the last fit or in a checkpoint. A checkpoint
-file holds one initial point for the solver (`solvers.result.InitialPoint`) and a fingerprint of data and parameters: an
-archive of arrays, preceded by `MAGIC` and by the SHA-256 of the archive, so that a damaged file is refused. The
-solution is certified by its duality gap whatever the initial point was, so that a wrong file could cost time but not
-accuracy: the fingerprint only keeps users from mixing up files.
+A `WarmStart` begins a fit from coefficients that were found before, by the last fit or in a checkpoint
+(`solvers.result.Checkpoint`). The solution is certified by its duality gap whatever the initial point was, so that a
+wrong checkpoint could cost time but not accuracy: the fingerprint of data and parameters in it only keeps users from
+mixing up files.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import os
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -33,7 +28,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._files import follow_link, write_atomically
+from quernel._files import follow_link
 from quernel._machine import single_threaded_blas
 from quernel._validation import check_choice, check_flags, check_positive
 from quernel.data.design_matrix import FeatureMap
@@ -43,11 +38,12 @@ from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_output
 from quernel.estimators.warnings import print_progress, warn_if_extrapolating, warn_not_converged
 from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, RandomFeatures, TrendFeatures
 from quernel.kernels import Kernel, Linear, resolve
+from quernel.kernels.base import Seed
 from quernel.losses import Loss
 from quernel.objective import NotFiniteError
 from quernel.solvers import SOLVERS, Result, Solver
 from quernel.solvers.progress import SOLVING, enter_stage, listening, staged
-from quernel.solvers.result import InitialPoint
+from quernel.solvers.result import Checkpoint, InitialPoint
 from quernel.tables import TableEncoder
 from quernel.tuning.alpha import AlphaChoice, alpha_for, alpha_unit
 from quernel.tuning.bandwidth import BandwidthChoice
@@ -56,77 +52,11 @@ from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.n_components import ComponentsChoice
 from quernel.tuning.plan import FitPlan, draw_features, plan_fit, refuse_if_too_large, unfitted_features
 
-# Version of the file format: raise it when an older quernel would misread the new files.
-FORMAT = 2
-# First bytes of a checkpoint file.
-MAGIC = b"quernel checkpoint\n"
-# Relative tolerance of numbers in fingerprints: the same rows, summed in other blocks, differ by rounding.
-ROUNDING = 1e-9
 # Parameters left out of the fingerprint: they change how far or how fast a fit goes, not its solution.
 NOT_COMPARED = (
     *("max_iter", "max_seconds", "max_memory", "verbose", "tol", "warm_start", "recalibrate"),
     *("inference", "tails", "tail_level"),
 )
-
-
-class Checkpoint:
-    """Checkpoint file at `path` of the fit with this fingerprint (a JSON-serialisable dict)."""
-
-    def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any]) -> None:
-        self.path, self.fingerprint = Path(path), fingerprint
-
-    def read(self) -> InitialPoint | None:
-        """Load the initial point, or None if there is no file; ValueError if the file belongs to another fit."""
-        if not self.path.exists():
-            return None
-        guess, header = read_checkpoint(self.path)
-        known, written_by = header["fingerprint"], header["format"]
-        if written_by != FORMAT:
-            raise ValueError(f"{self.path} has format {written_by}, and this quernel writes {FORMAT}. Remove the file.")
-        other = [name for name, value in self.fingerprint.items() if not _agree(known.get(name), value)]
-        if other:
-            raise ValueError(
-                f"{self.path} is a checkpoint of another fit: it differs in {', '.join(other)}. Give another path, or "
-                "remove the file to start afresh."
-            )
-        return guess
-
-    def write(self, guess: InitialPoint) -> None:
-        """Replace the file atomically: a reader finds the old file or the new one, never a partial one."""
-        header = {
-            "format": FORMAT,
-            "fingerprint": self.fingerprint,
-            "n_rows": guess.n_rows,
-            "parameters": guess.parameters,
-        }
-        archive = io.BytesIO()
-        np.savez(
-            archive, header=json.dumps(header), coef=guess.coef, intercept=guess.intercept,
-            band=np.empty(0) if guess.band is None else guess.band,
-        )  # fmt: skip
-        content = archive.getvalue()
-        with write_atomically(self.path, overwrite=True) as part:
-            part.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
-
-
-def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
-    """Read a checkpoint file: the initial point, and a dict with `fingerprint` and `format`; ValueError if invalid."""
-    try:
-        content = path.read_bytes()
-        start = len(MAGIC) + hashlib.sha256().digest_size
-        if content[:start] != MAGIC + hashlib.sha256(content[start:]).digest():
-            raise ValueError("The checksum differs.")
-        with np.load(io.BytesIO(content[start:]), allow_pickle=False) as file:
-            header = json.loads(str(file["header"]))
-            band = file["band"] if len(file["band"]) else None
-            guess = InitialPoint(
-                file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band
-            )
-            return guess, {"fingerprint": dict(header["fingerprint"]), "format": int(header["format"])}
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} is not a checkpoint of a fit, or it is damaged. Give another path, or remove the file."
-        ) from error
 
 
 def check_checkpoint(estimator: KernelEstimator, path: Any) -> None:
@@ -169,15 +99,6 @@ def fingerprint(estimator: KernelEstimator, data: FitData, plan: FitPlan, featur
         "features": [feature_map.n_components_, [] if plan.bandwidth is None else _floats(plan.bandwidth)],
         **settings,
     }
-
-
-def _agree(known: Any, value: Any) -> bool:
-    """Whether two entries of fingerprints are equal; lists of numbers up to rounding, relative to their largest."""
-    if not isinstance(value, list) or not isinstance(known, list) or len(known) != len(value):
-        return bool(known == value)
-    if not all(isinstance(one, float) for one in [*known, *value]):
-        return all(map(_agree, known, value))
-    return np.allclose(known, value, rtol=0, atol=ROUNDING * np.max(np.abs(value), initial=0))
 
 
 def _floats(values: Any) -> list[float]:
@@ -292,7 +213,7 @@ class KernelEstimator(BaseEstimator):
     max_memory: int | None
     dtype: str
     warm_start: bool = False
-    random_state: Any
+    random_state: Seed
     verbose: int
 
     def _check_parameters(self) -> Kernel:
@@ -337,7 +258,7 @@ class KernelEstimator(BaseEstimator):
         kernel: Kernel,
         X: Any,
         y: Any,
-        sample_weight: Any,
+        sample_weight: ArrayLike | None,
         read_target: Callable[[Any], NDArray[Any]] | None = None,
     ) -> FitData:
         """Validate the training data; the solver finds missing values itself where it reads X as it is.

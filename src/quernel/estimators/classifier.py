@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +25,7 @@ from quernel.estimators.solve import TimeBudget
 from quernel.estimators.warnings import convergence_not_warned, warn_calibration_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
+from quernel.kernels.base import Seed
 from quernel.losses import LOSSES, Logistic, Loss
 from quernel.solvers import MULTINOMIAL
 from quernel.solvers.progress import Stop, stopping
@@ -122,7 +124,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         max_memory: int | None = None,
         dtype: str = "float64",
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Seed = None,
         verbose: int = 0,
     ) -> None:
         self.loss = loss
@@ -145,7 +147,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
         """Fit all classes.
 
         Parameters
@@ -335,7 +344,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 class _KnownScores(ClassifierMixin, BaseEstimator):
     """Classifier whose decision function is X itself, of shape (n, 1) for two classes."""
 
-    def fit(self, X: Array, y: NDArray[Any], sample_weight: Any = None) -> Self:  # noqa: ARG002
+    def fit(self, X: Array, y: NDArray[Any], sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
         """Learn the classes; X has their scores already."""
         self.classes_ = np.unique(y)
         return self

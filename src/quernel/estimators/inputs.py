@@ -39,7 +39,7 @@ NUMBER = 8  # bytes of a float64
 QUICK_TO_READ = 2_000_000
 
 
-def source_of(X: Any, y: Any, sample_weight: Any) -> Rows | None:
+def source_of(X: Any, y: Any, sample_weight: ArrayLike | None) -> Rows | None:
     """The row source that (X, y, sample_weight) stand for, or None if X is an array or data frame in memory.
 
     A row source brings its own target and weights, so y and sample_weight must then be None.
@@ -109,7 +109,7 @@ def read_fit_data(
     estimator: Any,
     X: Any,
     y: Any,
-    sample_weight: Any,
+    sample_weight: ArrayLike | None,
     read_target: Callable[[Any], NDArray[Any]] | None,
     *,
     finite: bool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -35,6 +36,7 @@ from quernel.estimators.tails import TailLevels, TailsMixin, name_side
 from quernel.estimators.warnings import warn_if_alpha_is_level, warn_tails_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
+from quernel.kernels.base import Seed
 from quernel.losses import Loss, Pinball
 from quernel.solvers import NONCROSSING, SHAPED, SHAPED_NONCROSSING, Solver
 from quernel.solvers.noncrossing.problem import crossing_tolerance
@@ -298,7 +300,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         inference: bool = False,
         tails: str | None = None,
         tail_level: float | str = "auto",
-        random_state: Any = None,
+        random_state: Seed = None,
         verbose: int = 0,
     ) -> None:
         self.quantiles = quantiles
@@ -335,7 +337,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         sample_weight: ArrayLike | None = None,
         *,
         noncrossing_points: Any = None,
-        checkpoint: Any = None,
+        checkpoint: str | PathLike[str] | None = None,
     ) -> Self:
         """Fit all quantile levels.
 

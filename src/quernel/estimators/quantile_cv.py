@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from quernel.estimators.solve import TimeBudget
 from quernel.estimators.splits import check_splitting, read_splits
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Kernel, Linear
-from quernel.kernels.base import as_generator
+from quernel.kernels.base import Seed, as_generator
 from quernel.losses import Loss, Pinball
 from quernel.solvers.progress import enter_stage
 from quernel.tuning.alpha import GridSearchResult, search
@@ -146,7 +147,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         inference: bool = False,
         tails: str | None = None,
         tail_level: float | str = "auto",
-        random_state: Any = None,
+        random_state: Seed = None,
         verbose: int = 0,
     ) -> None:
         self.quantiles = quantiles
@@ -181,7 +182,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         groups: ArrayLike | None = None,
         *,
         noncrossing_points: Any = None,
-        checkpoint: Any = None,
+        checkpoint: str | PathLike[str] | None = None,
     ) -> Self:
         """Search the grid, then fit all levels to all rows with the best pair.
 
@@ -365,7 +366,7 @@ def _describe_search(
     return own | {"n_splits_": by_split.shape[1]}
 
 
-def _positive_weight_mask(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
+def _positive_weight_mask(given: Any, sample_weight: ArrayLike | None, n_rows: int) -> NDArray[np.bool_]:
     """Mask of the given rows that have a positive weight, for a row source or for arrays."""
     if given is not None:
         return positive_weight_mask(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from quernel.estimators.prediction import blockwise, check_rows, check_scored
 from quernel.estimators.solve import TimeBudget
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
+from quernel.kernels.base import Seed
 from quernel.losses import Loss
 from quernel.tuning.alpha import scaled_loss
 
@@ -95,7 +97,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         max_memory: int | None = None,
         dtype: str = "float64",
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Seed = None,
         verbose: int = 0,
     ) -> None:
         self.loss = loss
@@ -116,7 +118,14 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
         """Fit the model.
 
         Parameters

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import _safe_indexing
 
 from quernel._machine import parallel_map, single_threaded_blas
@@ -344,7 +344,7 @@ def feature_error(kernel: Kernel, feature_map: FeatureMap, X: Array) -> float:
 
 
 def compute_kernel_gap(
-    model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any, *, similarity_only: bool
+    model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: ArrayLike | None, *, similarity_only: bool
 ) -> KernelGap:
     """Check by the objective that these are the training data, and compute the bounds (`theory.kernel_gap`)."""
     if isinstance(model.kernel_, Linear):
@@ -378,7 +378,7 @@ def compute_kernel_gap(
         )
 
 
-def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any) -> ArrayRows:
+def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: ArrayLike | None) -> ArrayRows:
     """Validate the data as `fit` does, in memory and without rows of weight 0, but leave the model unchanged."""
     given = source_of(X, y, sample_weight)
     if given is not None:

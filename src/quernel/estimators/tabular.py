@@ -30,18 +30,13 @@ from quernel.estimators.inputs import (
 from quernel.estimators.levels import SAME, QuantileFunction
 from quernel.estimators.location_scale import AllRows
 from quernel.estimators.prediction import check_scored
-from quernel.estimators.shaped_parts import (
-    ShapedParts,
-    describe_violation,
-    estimate_shaped_stages,
-    fit_shaped_parts,
-)
+from quernel.estimators.shaped_parts import ShapedParts, describe_violation, estimate_shaped_stages, fit_shaped_parts
 from quernel.estimators.shapes import Shapes, check_shapes, has_shapes, resolve_shapes
 from quernel.estimators.splits import check_groups
 from quernel.estimators.tabular_parts import GRID, PARTS, Parts, PartSettings, estimate_stages, fit_parts
 from quernel.estimators.tails import TailsMixin
 from quernel.estimators.warnings import print_progress
-from quernel.kernels.base import as_generator
+from quernel.kernels.base import Seed, as_generator
 from quernel.metrics import crps
 from quernel.solvers.progress import listening, staged, stopping
 
@@ -174,7 +169,7 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
         upper: float | None = None,
         max_rows: int = 50_000,
         max_seconds: float | None = None,
-        random_state: Any = None,
+        random_state: Seed = None,
         verbose: int = 0,
     ) -> None:
         self.quantiles = quantiles
@@ -349,7 +344,7 @@ def read_rows(
     header: Any,
     X: Any,
     y: Any,
-    sample_weight: Any,
+    sample_weight: ArrayLike | None,
     groups: Any,
     max_rows: int,
     rng: np.random.Generator,

@@ -27,7 +27,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from quernel._machine import single_threaded_blas, strips
 from quernel._validation import check_choice
 from quernel.kernels import Kernel, resolve
-from quernel.kernels.base import as_generator
+from quernel.kernels.base import Seed, as_generator
 from quernel.kernels.fourier import prepare_distances
 
 Array = NDArray[np.floating]
@@ -82,7 +82,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
         *,
         landmarks: str = "uniform",
         alpha: float | None = None,
-        random_state: Any = None,
+        random_state: Seed = None,
         nugget: float = 0.0,
     ) -> None:
         self.kernel = kernel

@@ -27,7 +27,7 @@ from quernel.features.sampling import (
     sample_without_replacement,
 )
 from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, fourier, resolve
-from quernel.kernels.base import as_generator
+from quernel.kernels.base import Seed, as_generator
 
 Array = NDArray[np.floating]
 
@@ -94,7 +94,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         scores: str = "features",
         replacement: bool = True,
         center: Any = None,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> None:
         self.kernel = kernel
         self.n_components = n_components

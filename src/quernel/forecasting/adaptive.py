@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_positive, check_share
 from quernel.conformal.adapters import clone_with_levels, interval_bounds, is_frozen, unwrap_frozen
+from quernel.kernels.base import Seed
 
 Array = NDArray[np.floating]
 
@@ -212,7 +213,7 @@ class AdaptiveConformalRegressor(RegressorMixin, BaseEstimator):
         method: str = "aggregated",
         window: int = 500,
         calibration_size: float = 0.25,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> None:
         self.estimator = estimator
         self.coverage = coverage

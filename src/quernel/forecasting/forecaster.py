@@ -33,7 +33,7 @@ from quernel.forecasting.series import (
     read_series,
     to_seconds,
 )
-from quernel.kernels.base import as_generator
+from quernel.kernels.base import Seed, as_generator
 from quernel.tables.frames import TableError, open_frame
 
 Array = NDArray[np.floating]
@@ -134,7 +134,7 @@ class QuantileForecaster(BaseEstimator):
         target: str | None = None,
         id: str | None = None,
         max_rows: int = 20_000,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> None:
         self.horizon = horizon
         self.lags = lags

@@ -20,6 +20,8 @@ from scipy.spatial.distance import cdist
 from scipy.special import ndtri
 
 Array = NDArray[np.floating]
+# What `random_state` may be.
+Seed = int | np.random.Generator | np.random.RandomState | None
 
 
 class Kernel(ABC):
@@ -93,7 +95,7 @@ def spawn_rng(rng: np.random.Generator) -> np.random.Generator:
     return np.random.default_rng(rng.integers(2**63))
 
 
-def as_generator(random_state: Any) -> np.random.Generator:
+def as_generator(random_state: Seed) -> np.random.Generator:
     """Turn `random_state` (an int, Generator, RandomState or None) into a numpy Generator."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31))

@@ -1,16 +1,27 @@
-"""What a solver returns, and the record of its best certified iterate."""
+"""What a solver begins with and returns, and the record of its best certified iterate.
+
+A checkpoint file holds one initial point and a fingerprint of the fit: an archive of arrays, preceded by `MAGIC` and by
+the SHA-256 of the archive, so that a damaged file is refused.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import os
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel._files import write_atomically
 from quernel.data import RowStateLike
 from quernel.objective import Problem
 from quernel.objective.duality_gap import (
@@ -25,6 +36,13 @@ from quernel.objective.duality_gap import (
 from quernel.solvers.progress import Progress, report, stop_requested
 
 Array = NDArray[np.floating]
+
+# Version of the file format: raise it when an older quernel would misread the new files.
+FORMAT = 2
+# First bytes of a checkpoint file.
+MAGIC = b"quernel checkpoint\n"
+# Relative tolerance of numbers in fingerprints: the same rows, summed in other blocks, differ by rounding.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +76,75 @@ class InitialPoint:
         That is about the error of a fit to `parameters / tol` rows, which stands for `n_rows` where it is larger.
         """
         return cls(coef, intercept, max(n_rows, int(parameters / tol)), parameters, solved=True)
+
+
+class Checkpoint:
+    """Checkpoint file at `path` of the fit with this fingerprint (a JSON-serialisable dict)."""
+
+    def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any]) -> None:
+        self.path, self.fingerprint = Path(path), fingerprint
+
+    def read(self) -> InitialPoint | None:
+        """Load the initial point, or None if there is no file; ValueError if the file belongs to another fit."""
+        if not self.path.exists():
+            return None
+        guess, header = read_checkpoint(self.path)
+        known, written_by = header["fingerprint"], header["format"]
+        if written_by != FORMAT:
+            raise ValueError(f"{self.path} has format {written_by}, and this quernel writes {FORMAT}. Remove the file.")
+        other = [name for name, value in self.fingerprint.items() if not _agree(known.get(name), value)]
+        if other:
+            raise ValueError(
+                f"{self.path} is a checkpoint of another fit: it differs in {', '.join(other)}. Give another path, or "
+                "remove the file to start afresh."
+            )
+        return guess
+
+    def write(self, guess: InitialPoint) -> None:
+        """Replace the file atomically: a reader finds the old file or the new one, never a partial one."""
+        header = {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint,
+            "n_rows": guess.n_rows,
+            "parameters": guess.parameters,
+        }
+        archive = io.BytesIO()
+        np.savez(
+            archive, header=json.dumps(header), coef=guess.coef, intercept=guess.intercept,
+            band=np.empty(0) if guess.band is None else guess.band,
+        )  # fmt: skip
+        content = archive.getvalue()
+        with write_atomically(self.path, overwrite=True) as part:
+            part.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
+
+
+def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
+    """Read a checkpoint file: the initial point, and a dict with `fingerprint` and `format`; ValueError if invalid."""
+    try:
+        content = path.read_bytes()
+        start = len(MAGIC) + hashlib.sha256().digest_size
+        if content[:start] != MAGIC + hashlib.sha256(content[start:]).digest():
+            raise ValueError("The checksum differs.")
+        with np.load(io.BytesIO(content[start:]), allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            band = file["band"] if len(file["band"]) else None
+            guess = InitialPoint(
+                file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band
+            )
+            return guess, {"fingerprint": dict(header["fingerprint"]), "format": int(header["format"])}
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} is not a checkpoint of a fit, or it is damaged. Give another path, or remove the file."
+        ) from error
+
+
+def _agree(known: Any, value: Any) -> bool:
+    """Whether two entries of fingerprints are equal; lists of numbers up to rounding, relative to their largest."""
+    if not isinstance(value, list) or not isinstance(known, list) or len(known) != len(value):
+        return bool(known == value)
+    if not all(isinstance(one, float) for one in [*known, *value]):
+        return all(map(_agree, known, value))
+    return np.allclose(known, value, rtol=0, atol=ROUNDING * np.max(np.abs(value), initial=0))
 
 
 # copy_duals(columns, out, places): see `BestIterate.record`.

@@ -47,14 +47,7 @@ from quernel.theory.noise import (
     self_calibration,
     upper_quadratic_constant,
 )
-from quernel.theory.planning import (
-    Exponents,
-    FeatureConstant,
-    Plan,
-    calibrate_features,
-    estimate_exponents,
-    plan,
-)
+from quernel.theory.planning import Exponents, FeatureConstant, Plan, calibrate_features, estimate_exponents, plan
 from quernel.theory.populations import SampledPopulation, SplinePopulation
 from quernel.theory.rates import (
     METHODS,

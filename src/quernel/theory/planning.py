@@ -29,19 +29,8 @@ from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS, Result
-from quernel.theory.exponents import (
-    Exponent,
-    capacity_exponent,
-    compatibility_exponent,
-    source_exponent,
-)
-from quernel.theory.rates import (
-    OutsideTheoryWarning,
-    feature_exponent,
-    features_needed,
-    learning_rate,
-    regularization,
-)
+from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent, source_exponent
+from quernel.theory.rates import OutsideTheoryWarning, feature_exponent, features_needed, learning_rate, regularization
 
 Array = NDArray[np.floating]
 

@@ -24,7 +24,7 @@ from quernel.data.dask_tasks import current_scheduler
 from quernel.features import SAMPLINGS, Nystroem, PrecomputedFeatures, RandomFeatures
 from quernel.features.landmarks import distinct_rows
 from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel
-from quernel.kernels.base import as_generator
+from quernel.kernels.base import Seed, as_generator
 from quernel.losses import Loss, Pinball
 from quernel.solvers import SOLVERS
 from quernel.tuning import alpha as alphas
@@ -60,7 +60,7 @@ class FitSettings(Protocol):
     solver: str
     max_memory: int | None
     dtype: str
-    random_state: Any
+    random_state: Seed
 
 
 @dataclass(frozen=True, eq=False)
