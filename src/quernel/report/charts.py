@@ -19,7 +19,15 @@ from quernel.plots import CalibrationDisplay, PITDisplay, QuantileFanDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.inputs import GRID, is_time_of_day, to_seconds
 from quernel.plots.style import truncate
-from quernel.report.formatting import format_date, format_number, format_share, format_tick, format_time
+from quernel.report.formatting import (
+    format_count,
+    format_date,
+    format_number,
+    format_numbers,
+    format_share,
+    format_tick,
+    format_time,
+)
 
 Array = NDArray[np.floating]
 Ticks = Sequence[tuple[float, str]]
@@ -350,13 +358,17 @@ class ColumnFan:
     categories : tuple of str
         Their names, at the points of the grid; empty for other kinds.
     curves : ndarray of shape (g, q)
-        Predicted quantiles.
+        Predicted quantiles, NaN where too few rows are near.
     x, y : ndarrays of shape (rows,)
         Rows to draw.
     jitter : float
         By how much rows at categories, or at a few distinct values, are moved sideways at most.
     column : str
         The column that this is, or is a part of, such as the hour of a date.
+    n_near : int ndarray of shape (g,) or None
+        Rows near each point of the grid, where curves are averages over such rows.
+    total : int
+        Number of categories of the column, of which these may be a part.
     """
 
     name: str
@@ -368,6 +380,8 @@ class ColumnFan:
     y: Array
     jitter: float = 0.0
     column: str = ""
+    n_near: NDArray[np.intp] | None = None
+    total: int = 0
 
     @classmethod
     def from_display(cls, display: QuantileFanDisplay, column: str = "") -> Self:
@@ -407,20 +421,27 @@ class ColumnFan:
     def value_texts(self, levels: Array) -> list[str]:
         """Return what is predicted at each point of the grid: the median and the outer bands, or all levels."""
         parts = pair_levels(levels)
-        texts = []
-        for name, curve in zip(self.names, self.curves, strict=True):
-            lines = [name] if parts.median is None else [name, f"median {format_number(curve[parts.median])}"]
-            for a, b in parts.bands[:MOST_RANGES]:
-                ends = f"{format_number(curve[a])} to {format_number(curve[b])}"
-                lines.append(f"{format_share(levels[b] - levels[a], 0)}: {ends}")
-            lines += [f"level {levels[k]:g}: {format_number(curve[k])}" for k in parts.singles[:MOST_RANGES]]
+        texts, average = [], "" if self.n_near is None else "average "
+        for k, (name, curve) in enumerate(zip(self.names, self.curves, strict=True)):
+            lines = [name] if self.n_near is None else [f"{name}: {format_count(int(self.n_near[k]), 'row')} near"]
+            numbers = format_numbers(curve)
+            if np.isnan(curve).any():
+                lines.append("too few for an average")
+                numbers = []
+            elif parts.median is not None:
+                lines.append(f"{average}median {numbers[parts.median]}")
+            for a, b in parts.bands[: MOST_RANGES if numbers else 0]:
+                share = format_share(levels[b] - levels[a], 0)
+                lines.append(f"{average}{share}{' range' if average else ''}: {numbers[a]} to {numbers[b]}")
+            lines += [f"level {levels[i]:g}: {numbers[i]}" for i in parts.singles[: MOST_RANGES if numbers else 0]]
             texts.append("\n".join(lines))
         return texts
 
     def describe(self, levels: Array, target: str) -> str:
         """Describe the chart for screen readers by its first, highest and last point."""
         middle = int(np.argmin(np.abs(levels - 0.5)))
-        at = [0, int(np.argmax(self.curves[:, middle])), len(self.grid) - 1]
+        known = np.flatnonzero(np.isfinite(self.curves[:, middle]))
+        at = [known[0], known[np.argmax(self.curves[known, middle])], known[-1]]
         names, points = self.names, []
         for k in dict.fromkeys(at):
             lowest, value, highest = map(format_number, self.curves[k, [0, middle, -1]])
@@ -431,7 +452,7 @@ class ColumnFan:
 
 def draw_fan(fan: ColumnFan, levels: Array, target: str) -> str:
     """Return the fan chart: predicted quantiles along a column, with a sample of the rows."""
-    low, high = fan.curves.min(), fan.curves.max()
+    low, high = float(np.nanmin(fan.curves)), float(np.nanmax(fan.curves))
     if len(fan.y):  # a few outliers may fall outside, so that they do not flatten the rest
         lowest, highest = np.quantile(fan.y, GRID.ends)
         low, high = min(low, lowest), max(high, highest)
@@ -442,10 +463,12 @@ def draw_fan(fan: ColumnFan, levels: Array, target: str) -> str:
     labels = {"alt": fan.describe(levels, target), "x_label": fan.name, "y_label": target}
     chart = Chart(ends, (low - room, high + room), **labels, x_ticks=ticks, tick_lines=tick_lines)
     parts = pair_levels(levels)
-    # The curves of a category are level, along a bar of its own; those of other columns are drawn in one piece.
-    pieces = [(fan.grid, fan.curves)]
+    known = np.flatnonzero(np.isfinite(fan.curves).all(axis=1))
+    # The curves of a category are level, along a bar of its own; those of other columns are drawn from gap to gap.
+    runs = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
+    pieces = [(fan.grid[run], fan.curves[run]) for run in runs]
     if fan.categories:
-        bars = zip(fan.grid, fan.curves, strict=True)
+        bars = zip(fan.grid[known], fan.curves[known], strict=True)
         pieces = [(at + HALF_WIDTH * np.array([-1, 1]), np.tile(row, (2, 1))) for at, row in bars]
     for x, curves in pieces:
         for k, (a, b) in enumerate(parts.bands):

@@ -161,7 +161,7 @@ def compute_page(
         importance=importance,
         # As of the evaluation: a model is closer to rows that it was fitted to.
         fans=compute_fans(evaluation.model, entries, evaluation.y, most_important),
-        what_if=compute_what_if(model, with_target, most_important[:2]),
+        what_if=compute_what_if(evaluation.model, with_target, most_important[:2], evaluation.rows),
         rows=rows,
         entries=entries,
         groups=compute_groups(evaluation, entries, most_important),
