@@ -158,7 +158,7 @@ def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path
     """The panel's own inputs, sent to `predict` of the model it names: what it shows is the same, to all digits."""
     table, _, _, evaluation, page = made()
     model = evaluation.model
-    assert "They are those of the evaluated model, which was not fitted to this row" in page
+    assert "This is the evaluated model, which was not fitted to this row" in page
     numbers, points, found = moved(tmp_path, page)
     names = list(points[0])
     expected = model.predict(pd.DataFrame([numbers["row"] | point for point in points]))

@@ -27,6 +27,7 @@ from quernel.report.formatting import (
     format_share,
     format_tick,
     format_time,
+    may_be_years,
 )
 
 Array = NDArray[np.floating]
@@ -178,7 +179,8 @@ def round_ticks(low: float, high: float, most: int = 6) -> Ticks:
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
     values = step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1)
-    return [(float(value), format_tick(float(value) + 0.0)) for value in values]
+    years = may_be_years(values)
+    return [(float(value), f"{value:.0f}" if years else format_tick(float(value) + 0.0)) for value in values]
 
 
 def clock_ticks(low: float, high: float) -> Ticks:
@@ -251,12 +253,6 @@ def bin_edges(y: Array) -> Array:
     return np.histogram_bin_edges(y, most)
 
 
-def wide_levels(display: CalibrationDisplay) -> NDArray[np.bool_]:
-    """Whether each level is off by more than chance on the side that makes intervals too wide, (q,)."""
-    low, high = display.observed < display.lower, display.below > display.upper
-    return ((display.levels < 0.5) & low) | ((display.levels > 0.5) & high)
-
-
 def draw_calibration(display: CalibrationDisplay) -> str:
     """Return the calibration plot: observed share of rows at or below each quantile, against its nominal level."""
     observed = zip(display.levels, display.observed, strict=True)
@@ -270,10 +266,7 @@ def draw_calibration(display: CalibrationDisplay) -> str:
     ties = display.below < display.observed  # rows on the curve may count to either side
     chart.whiskers(display.levels[ties], display.below[ties], display.observed[ties], "thin")
     chart.dots(display.levels[display.holds], display.nearest[display.holds], "good")
-    wide = wide_levels(display)
-    chart.dots(display.levels[wide], display.nearest[wide], "wide")
-    off = ~(display.holds | wide)
-    chart.dots(display.levels[off], display.nearest[off], "bad")
+    chart.dots(display.levels[~display.holds], display.nearest[~display.holds], "bad")
     numbers = zip(display.levels, display.observed, display.lower, display.upper, strict=True)
     texts = [
         f"level {level:g}\n{format_share(share)} at or below\nby chance {format_share(a)} to {format_share(b)}"

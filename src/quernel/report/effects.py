@@ -388,8 +388,8 @@ def render_what_if(page: Page) -> str:
 def _describe_seen(evaluation: Evaluation) -> str:
     """Return which model the panel is of, whether that has seen the row, and how wide its intervals usually are."""
     text = (
-        " They are those of the evaluated model, which was not fitted to this row; the saved one, fitted to all rows, "
-        "differs a little."
+        " This is the evaluated model, which was not fitted to this row; the saved one, fitted to all rows, differs a "
+        "little."
         if evaluation.unseen
         else " If the model was fitted to rows like these, ranges that hold for new rows are wider, perhaps by far."
     )
