@@ -247,18 +247,6 @@ def test_bins_say_which_of_them_has_an_end():
         assert group.n_rows == np.sum((x > edges[k]) & (x <= edges[k + 1])) + (k == 0)
 
 
-def test_the_lowest_coverage_is_named_if_it_is_low_for_a_single_group_only():
-    _, _, x, curves = noisy(800)
-    y = np.zeros(800)
-    y[np.flatnonzero(x > np.quantile(x, 0.75))[:31]] = 9.0  # 31 of 200: more than chance alone, not of four groups
-    y[np.argsort(x)[:600:10]] = 9.0  # one in ten of each of the others
-    table = pa.table({"x": x, "y": y + 0.01 * x})
-    model, evaluation = evaluated(table, curves)
-    page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
-    assert re.search(r"Coverage is lowest where x is [\d.]+ to [\d.]+: 84.5 % instead of 90 %", page.texts[""])
-    assert "No group is under-covered" in page.texts["groups"]
-
-
 def page_of(table, curves):
     model, evaluation = evaluated(table, curves)
     return read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))

@@ -121,7 +121,7 @@ def test_the_first_tile_says_which_way_the_loss_goes(reader):
     assert "% above unconditional quantiles" in page.texts[""]
     for one in (page, reader):
         best = min(one.rows["loss"][1:], key=lambda row: as_number(row[1]))[0]
-        assert ("A baseline is better" in one.texts["loss"]) == (best != "This model")
+        assert ("has a lower loss on these rows than this model" in one.texts[""]) == (best != "This model")
 
 
 def test_a_perfect_fit_and_a_constant_target_have_a_page():

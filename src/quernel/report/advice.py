@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from quernel.estimators import KernelQuantileRegressor
-from quernel.plots.calibration import binomial_band
 from quernel.report.comparison import describe_comparison
 from quernel.report.evaluation import Evaluation, Interval
 from quernel.report.formatting import format_amount, format_count, format_numbers, format_share
@@ -76,7 +75,7 @@ def render_top(page: Page) -> str:
 def _verdict(evaluation: Evaluation) -> str:
     """Return a paragraph on the baseline that is better than the model, and what to try; "" if there is none."""
     best = evaluation.best_baseline
-    change, error = evaluation.compare_losses(best)
+    change, error = evaluation.compare_losses(evaluation.row_losses(best))
     if change <= 0:
         return ""
     share = f"{format_share(change)} (± {format_share(error)})"
@@ -179,8 +178,8 @@ def _doubts(page: Page) -> str:
     if off:
         named = "; ".join(f"{one.describe()} (covers {format_share(one.observed, 0)})" for one in off[:MOST_IMPORTANT])
         found.append(f"intervals cover too few rows in {len(off)} of {len(page.groups)} groups: {named}")
-    elif lowest := _find_uneven(page) or _find_lowest(page):
-        found.append(lowest)
+    elif uneven := _find_uneven(page):
+        found.append(uneven)
     found += _find_hard(page)
     found += _target_doubts(page)
     if far := [column.far for column in page.columns if column.far]:
@@ -239,21 +238,6 @@ def _find_uneven(page: Page) -> str:
     return (
         f"coverage is uneven: {format_share(low.observed)} where {low.describe()}, {format_share(high.observed)} where "
         f"it is {high.name}, instead of {format_share(nominal, 0)}"
-    )
-
-
-def _find_lowest(page: Page) -> str:
-    """Return the group with the lowest coverage if that is off for a single group, though not for the lowest of all."""
-    if not page.groups or page.evaluation.units is not None:
-        return ""
-    nominal = page.evaluation.intervals()[0].nominal
-    lowest = min(page.groups, key=lambda group: group.observed)
-    if lowest.observed >= binomial_band(nominal, lowest.n_rows)[0]:
-        return ""
-    return (
-        f"coverage is lowest where {lowest.describe()}: {format_share(lowest.observed)} instead of "
-        f"{format_share(nominal, 0)}; below the range by chance of one group, but not of the lowest of "
-        f"{len(page.groups)}"
     )
 
 
@@ -358,7 +342,7 @@ def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     if not peers or min(means.values()) <= 0:
         return []
     best = min(peers, key=lambda name: means[name])
-    change, error = evaluation.compare_losses(best)
+    change, error = evaluation.compare_losses(evaluation.row_losses(best))
     value = f"{format_share(abs(change))} {'lower' if change <= 0 else 'higher'}"
     details = f"than {best} (standard error: {format_share(error)})"
     details += TUNED if change <= 0 and "not tuned" in best else ""

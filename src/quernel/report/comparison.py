@@ -27,18 +27,12 @@ if TYPE_CHECKING:
 MOST_IMPORTANT = 3
 
 
-def compare_losses(evaluation: Evaluation, other: Evaluation) -> tuple[float, float]:
-    """Return by how much the loss of the other is above that of the first, relative to that, and its standard error."""
-    ours = evaluation.row_losses()
-    change = (other.row_losses() - ours) / (ours.mean() or 1.0)
-    return float(change.mean()), float(change.std() / np.sqrt(len(change)))
-
-
 def describe_comparison(page: Page) -> str:
     """Return which of the models has the lowest loss, in a sentence; "" without others."""
     if not page.others:
         return ""
-    changes = {name: compare_losses(page.evaluation, one[0]) for name, one in page.others.items()}
+    ours = page.evaluation.row_losses()
+    changes = {name: one[0].compare_losses(ours) for name, one in page.others.items()}
     best = min(changes, key=lambda name: changes[name][0])
     change, error = changes[best]
     far = "" if abs(change) > 2 * error else ", a difference within chance"
@@ -71,7 +65,7 @@ def _measures(first: Evaluation, one: Evaluation, importance: PermutationImporta
     """Return what is said of one model, by name."""
     measures = {"Mean pinball loss": numeric_cell(format_amount(float(one.losses().mean())))}
     if one is not first:
-        change, error = compare_losses(first, one)
+        change, error = one.compare_losses(first.row_losses())
         measures["Difference"] = numeric_cell(f"{100 * change:+.1f} % ± {100 * error:.1f}")
         share = float(np.mean(one.row_losses() < first.row_losses()))
         measures["Rows in which it is better"] = numeric_cell(format_share(share, 0))

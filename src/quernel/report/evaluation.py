@@ -235,9 +235,9 @@ class Evaluation:
         residual = self.y[:, None] - (self.curves if name is None else self.baselines[name])
         return np.maximum(self.levels * residual, (self.levels - 1) * residual).mean(axis=1)
 
-    def compare_losses(self, name: str) -> tuple[float, float]:
-        """Return how far the mean loss is above that of a baseline, relative to the latter, and its standard error."""
-        ours, theirs = self.row_losses(), self.row_losses(name)
+    def compare_losses(self, theirs: Array) -> tuple[float, float]:
+        """Return how far the mean loss is above that of others (n,), relative to that, and its standard error."""
+        ours = self.row_losses()
         change = (ours - theirs) / (theirs.mean() or ours.mean() or 1.0)
         return float(change.mean()), float(change.std() / np.sqrt(len(change)))
 
@@ -251,7 +251,8 @@ class Evaluation:
         small, large = np.median(errors[median <= low]), np.median(errors[median >= high])
         if self.y.min() < 0 or large <= OPTIONS.growth * small:
             return errors, False
-        return np.where(median > 0, errors / np.where(median > 0, median, 1.0), np.inf), True
+        positive = median > 0  # of the others any error is large
+        return np.where(positive, errors / np.where(positive, median, 1.0), 1.0), True
 
     def intervals(self) -> list[Interval]:
         """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""

@@ -177,15 +177,16 @@ def render_losses(page: Page) -> str:
     losses = format_numbers(means[name] for name in ranked)
     by_level = np.array([evaluation.losses(name) for name in ranked])
     by_level = np.reshape(format_numbers(by_level.ravel()), by_level.shape)
+    changes = {name: evaluation.compare_losses(evaluation.row_losses(name)) for name in ranked}
     lines = [
         (
             row_header("This model" if name is None else name),
             numeric_cell(losses[k]),
-            numeric_cell(_compare_losses(evaluation, name)),
+            numeric_cell(NONE if name is None else f"{100 * change:+,.1f} % ± {100 * error:,.1f}"),
             bar_cell(means[name] / longest),
             *map(numeric_cell, by_level[k]),
         )
-        for k, name in enumerate(ranked)
+        for k, (name, (change, error)) in enumerate(changes.items())
     ]
     levels = [numeric_cell(f"{level:g}") for level in evaluation.levels]
     heads: list[Cell | str] = ["model", numeric_cell("mean loss"), numeric_cell("this model"), "", *levels]
@@ -194,22 +195,8 @@ def render_losses(page: Page) -> str:
         "other (± standard error), and loss per level. Lower is better."
     )
     warning = "" if evaluation.unseen else ' class="warn"'
-    best = min(evaluation.baselines, key=lambda name: means[name])
-    beaten = (
-        f'<p class="warn">A baseline is better on these rows: {escape(best)} has a lower loss than this model.</p>'
-        if means[best] < means[None]
-        else ""
-    )
     table = make_table(heads, lines, caption, marked=[ranked.index(None)])
-    return f"<p{warning}>{escape(evaluation.how)}</p>{beaten}{table}"
-
-
-def _compare_losses(evaluation: Evaluation, name: str | None) -> str:
-    """Return the relative difference of the model's loss from a baseline's, with its standard error."""
-    if name is None or evaluation.losses(name).mean() == 0:
-        return NONE
-    change, error = evaluation.compare_losses(name)
-    return f"{100 * change:+,.1f} % ± {100 * error:,.1f}"
+    return f"<p{warning}>{escape(evaluation.how)}</p>{table}"
 
 
 def render_worst_rows(page: Page) -> str:
