@@ -119,7 +119,7 @@ def test_charts_are_drawn_and_the_chooser_changes_the_chart(tmp_path, width):
     assert inside
     assert width_after == 0
     visible = [chart for chart in seen["charts"] if chart["wide"] > 0]
-    assert len(visible) == 4  # histogram, calibration, PIT, one fan
+    assert len(visible) == 3  # histogram, calibration, one fan
     for chart in visible:
         assert chart["wide"] > 250
         assert chart["ink"] > 10 or chart["high"] > 150

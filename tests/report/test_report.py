@@ -16,6 +16,7 @@ from sklearn.linear_model import QuantileRegressor
 
 import quernel
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
+from quernel.plots import CalibrationDisplay
 from quernel.report import charts, evaluate_by_refitting, evaluate_on, held_out_rows, report_page
 from quernel.report.charts import Chart, round_ticks
 from quernel.report.content import describe_choices
@@ -67,7 +68,7 @@ def test_the_page_needs_nothing_from_outside():
 
 def test_every_picture_has_words(reader):
     pictures = [attrs for tag, attrs in reader.tags if tag == "svg"]
-    assert len(pictures) == 3 + 4 + 4  # histogram, calibration, PIT, and a fan for each column, four of dates
+    assert len(pictures) == 2 + 4 + 4  # histogram, calibration, and a fan for each column, four of dates
     assert all(len(json.loads(attrs["data-values"])) > 1 for attrs in pictures)  # at the pointer
     assert all(len(attrs["aria-label"]) > 40 and attrs["role"] == "img" for attrs in pictures)
     assert len({attrs["aria-label"] for attrs in pictures}) == len(pictures)
@@ -236,6 +237,19 @@ def test_coverage_and_calibration_are_counted(reader):
     row = reader.row("coverage", "90 %")
     assert row[1] == f"{100 * np.mean((curves[:, 0] <= y) & (y <= curves[:, 2])):.1f} %"
     assert as_number(row[4]) == pytest.approx(np.mean(curves[:, 2] - curves[:, 0]), rel=1e-3)
+
+
+def test_the_calibration_chart_has_the_deviations_from_the_levels():
+    *_, evaluation, page = made()
+    shown = CalibrationDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
+    drawn = charts.draw_calibration(shown)
+    assert drawn in page
+    ticks = re.findall(r'y="([\d.]+)" text-anchor="end">(-?[\d.]+)<', drawn)
+    (high, first), (low, last) = ((float(y) - 4, float(text)) for y, text in (ticks[-1], ticks[0]))  # below their lines
+    dots = re.findall(r'class="dots (?:good|bad)" d="([^"]*)"', drawn)
+    heights = sorted(float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)h", "".join(dots)))
+    points = sorted(last + (y - low) / (high - low) * (first - last) for y in heights)
+    np.testing.assert_allclose(points, sorted(100 * (shown.nearest - shown.levels)), atol=0.1)
 
 
 @pytest.mark.parametrize("counts", [False, True])

@@ -1,4 +1,4 @@
-"""The charts of the report as SVG text: histogram, calibration, PIT histogram, and fan charts along a column.
+"""The charts of the report as SVG text: histogram, calibration, and fan charts along a column.
 
 They draw the numbers of the displays of `quernel.plots`, without matplotlib. Colours are CSS classes of the page's
 style sheet, for light and dark themes.
@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots import CalibrationDisplay, PITDisplay, QuantileFanDisplay
+from quernel.plots import CalibrationDisplay, QuantileFanDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.inputs import GRID, is_time_of_day, to_seconds
 from quernel.plots.style import truncate
@@ -254,42 +254,31 @@ def bin_edges(y: Array) -> Array:
 
 
 def draw_calibration(display: CalibrationDisplay) -> str:
-    """Return the calibration plot: observed share of rows at or below each quantile, against its nominal level."""
+    """Return the calibration plot: how far the share of rows at or below each quantile is from its level, in points."""
     observed = zip(display.levels, display.observed, strict=True)
     text = ", ".join(f"{format_share(share)} at {level:g}" for level, share in observed)
     n_ok, n_levels = display.holds.sum(), len(display.levels)
     alt = f"Share of rows at or below each quantile: {text}. {n_ok} of {n_levels} within chance."
-    chart = Chart((0, 1), (0, 1), alt=alt, x_label="quantile level", y_label="observed share below")
-    chart.band(*display.band(80, 0.002), "chance")
-    chart.line([0, 1], [0, 1], "guide")
-    chart.line(display.levels, display.nearest, "thin")
+    levels, (x, lower, upper) = display.levels, display.band(80, 0.002)
+    band, nearest = (100 * (lower - x), 100 * (upper - x)), 100 * (display.nearest - levels)
+    ends = np.concatenate([*band, 100 * (display.below - levels), 100 * (display.observed - levels)])
+    room = 0.1 * np.ptp(ends)
+    y = float(ends.min() - room), float(ends.max() + room)
+    chart = Chart((0, 1), y, alt=alt, x_label="quantile level", y_label="observed share - level, points")
+    chart.band(x, *band, "chance")
+    chart.line([0, 1], [0, 0], "guide")
+    chart.line(levels, nearest, "thin")
     ties = display.below < display.observed  # rows on the curve may count to either side
-    chart.whiskers(display.levels[ties], display.below[ties], display.observed[ties], "thin")
-    chart.dots(display.levels[display.holds], display.nearest[display.holds], "good")
-    chart.dots(display.levels[~display.holds], display.nearest[~display.holds], "bad")
-    numbers = zip(display.levels, display.observed, display.lower, display.upper, strict=True)
+    between = 100 * (display.below - levels)[ties], 100 * (display.observed - levels)[ties]
+    chart.whiskers(levels[ties], *between, "thin")
+    chart.dots(levels[display.holds], nearest[display.holds], "good")
+    chart.dots(levels[~display.holds], nearest[~display.holds], "bad")
+    numbers = zip(levels, display.observed, display.lower, display.upper, strict=True)
     texts = [
         f"level {level:g}\n{format_share(share)} at or below\nby chance {format_share(a)} to {format_share(b)}"
         for level, share, a, b in numbers
     ]
-    chart.hover(display.levels, texts)
-    return chart.svg()
-
-
-def draw_pit(display: PITDisplay) -> str:
-    """Return the PIT histogram: rows between neighbouring quantiles, relative to the expected number."""
-    edges, (low, high) = display.edges, display.density_band
-    bins = zip(display.density, edges[:-1], edges[1:], strict=True)
-    text = ", ".join(f"{density:.2f} from {a:g} to {b:g}" for density, a, b in bins)
-    alt = f"Rows between neighbouring quantiles relative to the expected number: {text}. 1 is ideal."
-    top = 1.15 * max(display.density.max(), high.max())
-    chart = Chart((0, 1), (0, top), alt=alt, x_label="between quantile levels", y_label="observed / expected")
-    chart.bars(edges, display.density, "bar")
-    chart.line([0, 1], [1, 1], "guide")
-    middles = edges[:-1] + np.diff(edges) / 2
-    chart.whiskers(middles, low, high, "whisker")
-    bars = zip(edges[:-1], edges[1:], display.density, strict=True)
-    chart.hover(middles, (f"level {a:g} to {b:g}\n{density:.2f} of expected" for a, b, density in bars))
+    chart.hover(levels, texts)
     return chart.svg()
 
 

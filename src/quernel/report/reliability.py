@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import linregress, t
 
-from quernel.plots import PITDisplay
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.inputs import drop_missing, split_columns
 from quernel.plots.style import truncate
@@ -411,16 +410,13 @@ def render_coverage(page: Page) -> str:
         tables += f"<p>{TIES}</p>"
     if intervals:
         tables += _interval_table(intervals, evaluation)
-    residuals = PITDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
     most = format_share(shown.confidence, 0)
     pictures = make_figure(
         charts.draw_calibration(shown),
-        f"Calibration: points on the dashed line are ideal; true quantiles would be in the band in {most} of samples."
+        "Calibration: how far the share of rows at or below each quantile is from its level. Points on the dashed line "
+        f"are ideal; true quantiles would be in the band in {most} of samples. Points below the line on the left and "
+        "above it on the right: intervals are too wide; the other way round: too narrow."
         + (" Vertical lines go from the share below a quantile to the share at or below it." if ties else ""),
-    ) + make_figure(
-        charts.draw_pit(residuals),
-        f"Rows between neighbouring quantiles, relative to the expected number, with {most} ranges (histogram of the "
-        "probability integral transform, PIT). A U shape: intervals are too narrow; a hump: they are too wide.",
     )
     sampled = evaluation.out_of is not None
     sample = (
