@@ -24,7 +24,8 @@ MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.25
 # Shares of rows that are worth a word: outside the training range, with a predicted quantile that no target can be, and
 # with the largest or smallest target. A target with fewer distinct values than these is discrete, not capped.
 FEW_ROWS, DISTINCT = 0.01, 30
-UNEVEN = 0.05  # probability, by chance, that a page calls the coverage of two groups of a column uneven
+# Probability, by chance, that a page calls the coverage of two groups of a column uneven, and how low one must be.
+UNEVEN, LOW = 0.05, 0.01
 SLIGHT = 2.0  # points of coverage below which an interval is slightly wide or narrow
 TOO_NARROW = (
     "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
@@ -233,7 +234,7 @@ def _find_uneven(page: Page) -> str:
 
     low, high = max(pairs, key=compute_z)
     nominal = page.evaluation.intervals()[0].nominal
-    if compute_z((low, high)) < norm.isf(UNEVEN / 2 / len(pairs)) or low.observed > nominal - SLIGHT / 100:
+    if compute_z((low, high)) < norm.isf(UNEVEN / 2 / len(pairs)) or low.observed > nominal - LOW:
         return ""
     return (
         f"coverage is uneven: {format_share(low.observed)} where {low.describe()}, {format_share(high.observed)} where "
