@@ -119,7 +119,7 @@ def test_charts_are_drawn_and_the_chooser_changes_the_chart(tmp_path, width):
     assert inside
     assert width_after == 0
     visible = [chart for chart in seen["charts"] if chart["wide"] > 0]
-    assert len(visible) == 4  # histogram, calibration, PIT, one fan
+    assert len(visible) == 3  # histogram, calibration, one fan
     for chart in visible:
         assert chart["wide"] > 250
         assert chart["ink"] > 10 or chart["high"] > 150
@@ -155,8 +155,10 @@ def moved(folder, page):
 
 
 def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path):
-    """The panel's own inputs, sent to `predict`: what it shows is the same, to all printed digits."""
-    table, model, _, evaluation, page = made()
+    """The panel's own inputs, sent to `predict` of the model it names: what it shows is the same, to all digits."""
+    table, _, _, evaluation, page = made()
+    model = evaluation.model
+    assert "This is the evaluated model, which was not fitted to this row" in page
     numbers, points, found = moved(tmp_path, page)
     names = list(points[0])
     expected = model.predict(pd.DataFrame([numbers["row"] | point for point in points]))
@@ -164,7 +166,7 @@ def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path
     assert np.ptp(expected) > 0.3 * np.std(evaluation.y)
     for (labels, curve, near), point, quantiles in zip(found, points, expected, strict=True):
         assert curve == [format_number(value) for value in quantiles[::-1]]
-        assert ("No row" in near) == near.endswith("do not rely on this prediction.")
+        assert near.startswith("No row") == near.endswith("do not rely on this prediction.")
         for label, value in zip(labels, point.values(), strict=True):
             assert label == (format_number(value) if isinstance(value, float) else str(value).lower())
     assert found[0][1] != found[-1][1]  # so that the lines above can fail

@@ -90,7 +90,9 @@ def test_drift_is_said_in_words_where_rows_are_in_time_order(dated):
         page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
         assert ("rises with time" in page.texts["time"]) == drifts
         assert ("The coverage falls with time" in page.texts[""]) == drifts
-        assert ("No drift shows" in page.texts["time"]) != drifts
+        assert ("No drift shows" in page.texts["time"]) == (not drifts and not dated)
+        # Rows were held out at random unless they are in time order: no all-clear between rows of the same time.
+        assert ("held out at random" in page.texts["time"]) == ("drift cannot show here" in page.texts["time"]) == dated
         assert ("row, in time order" in page.texts["time"]) != dated
         assert ("from 1970-01-01 to 1971-08-23." in page.texts["time"]) == dated
         inside = np.abs(y) <= ndtri(0.95)
@@ -178,8 +180,12 @@ def test_the_top_says_what_looks_capped_impossible_or_rests_on_a_random_split():
     model, evaluation = evaluated(table, curves)  # whose lowest quantiles are negative
     text = " ".join(read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""].split())
     assert f"{100 * np.mean(y == 2):.1f} % of the targets are 2, the largest: they look capped" in text
-    below = "100.0 % of the predicted 0.05 quantiles are below 0"
-    assert f"{below}, though no target is; --lower 0 or --log-target prevents that" in text
+    below = f"100.0 % of the predicted 0.05 quantiles are below 0 (down to {ndtri(0.05):.3f})"
+    assert f"{below}, though no target is; quernel fit --lower 0 or --log-target prevents that" in text
+    inside = 100 * np.mean(curves[y == 2, 2] >= 2)
+    loss = evaluation.row_losses()
+    share = 100 * loss[y == 2].sum() / loss.sum()
+    assert f"the 90 % interval covers {inside:.0f} % of them, and they have {share:.1f} % of the loss" in text
     assert "are above it" not in text, "the highest quantiles are 1.6"
     assert "The future" not in text, "rows without dates"
     page = report_page(
@@ -212,14 +218,17 @@ def test_coverage_has_one_wording_with_the_size_of_the_deviation(observed, low, 
         assert describe_deviation(Interval(0.9, observed, observed, low, high, 1.0, calibrated)) == said
 
 
-def test_levels_that_do_not_hold_are_named_and_those_on_the_safe_side_are_wide():
+def test_levels_that_do_not_hold_are_named_and_are_too_low_or_too_high():
     rng, place, x, curves = noisy()
     table = pa.table({"place": place, "x": x, "y": rng.standard_normal(600)})
-    for factor, mark, named in ((1.0, "ok", "3 of 3 levels hold"), (1.5, "wide", "1 of 3 levels hold, not 0.05, 0.95"),
-                                (0.7, "off", "1 of 3 levels hold, not 0.05, 0.95")):  # fmt: skip
+    off = "1 of 3 levels hold, not 0.05, 0.95"
+    for factor, marks, named in ((1.0, ["ok", "ok", "ok", "ok"], "3 of 3 levels hold"),
+                                 (1.5, ["too low", "ok", "too high", "wide"], off),
+                                 (0.7, ["too high", "ok", "too low", "off"], off)):  # fmt: skip
         model, evaluation = evaluated(table, factor * curves)
         page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
-        assert [page.row("coverage", name)[3] for name in ("0.05", "0.5", "0.95", "90 %")] == [mark, "ok", mark, mark]
+        assert [page.row("coverage", name)[3] for name in ("0.05", "0.5", "0.95", "90 %")] == marks
+        assert ("--conformal" in page.texts["coverage"]) == (factor != 1.0)
         assert named in page.texts[""]
 
 
@@ -232,16 +241,59 @@ def test_bins_say_which_of_them_has_an_end():
     for group in groups[:4]:
         low, high = map(int, group.name.split(" to "))
         assert group.n_rows == np.sum((count >= low) & (count <= high))
-    assert [group.name.startswith("over ") for group in groups[4:]] == [False, True, True, True]
+    edges = np.quantile(x, [0, 0.25, 0.5, 0.75, 1])
+    for k, group in enumerate(groups[4:]):
+        np.testing.assert_allclose([float(end) for end in group.name.split(" to ")], edges[k : k + 2], atol=1e-4)
+        assert group.n_rows == np.sum((x > edges[k]) & (x <= edges[k + 1])) + (k == 0)
 
 
-def test_the_lowest_coverage_is_named_if_it_is_low_for_a_single_group_only():
-    rng, _, x, curves = noisy(800)
-    y = np.zeros(800)
-    y[np.flatnonzero(x > np.quantile(x, 0.75))[:31]] = 9.0  # 31 of 200: more than chance alone, not of four groups
-    y[rng.permutation(np.flatnonzero(x <= np.quantile(x, 0.75)))[:60]] = 9.0
-    table = pa.table({"x": x, "y": y + 0.01 * x})
+def page_of(table, curves):
     model, evaluation = evaluated(table, curves)
-    page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
-    assert re.search(r"Coverage is lowest where x is over [\d.]+ up to [\d.]+: 84.5 % instead of 90 %", page.texts[""])
-    assert "No group is under-covered" in page.texts["groups"]
+    return read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
+
+
+def test_errors_are_relative_where_they_grow_with_a_positive_target():
+    rng, place, x, _ = noisy(1200)
+    for grows in (True, False):
+        middle = 100 * (1 + 9 * x)
+        noise = np.where(grows, 0.1 * middle * np.where(place == "south", 2.0, 1.0), 30.0 * (1 + (x > 0.75)))
+        y = middle + noise * rng.standard_normal(1200)
+        y = y - y.min() + 1 if not grows else np.abs(y)
+        curves = middle[:, None] + noise[:, None] * ndtri(LEVELS)
+        table = pa.table({"place": place, "x": x, "y": y})
+        text = page_of(table, curves).texts[""]
+        assert ("relative to the predicted median" in text) == grows
+        if grows:  # the largest errors in units of the target are those of large predictions, and nothing to warn of
+            errors = np.abs(y / middle - 1)
+            south, all_rows = 100 * np.median(errors[place == "south"]), 100 * np.median(errors)
+            assert f"where place is south: half of these rows are off by more than {south:.0f} %" in text
+            assert f"(of all rows: {all_rows:.0f} %)" in text
+
+
+def test_uneven_coverage_is_named_with_both_groups():
+    rng, _, x, curves = noisy(2000, seed=3)
+    y = rng.standard_normal(2000) * (0.79 + 0.3 * x)
+    text = page_of(pa.table({"x": x, "y": y}), curves).texts[""]
+    inside, edges = np.abs(y) <= ndtri(0.95), np.quantile(x, [0, 0.25, 0.5, 0.75, 1])
+    first, last = 100 * inside[x <= edges[1]].mean(), 100 * inside[x > edges[3]].mean()
+    assert first > 91
+    assert last < 88
+    uneven = (
+        rf"Coverage is uneven: {last:.1f} % where x is [\d.]+ to [\d.]+, {first:.1f} % where it is [\d.]+ to [\d.]+"
+    )
+    assert re.search(uneven, text)
+    assert "uneven" not in page_of(pa.table({"x": x, "y": rng.standard_normal(2000)}), curves).texts[""]
+
+
+def test_values_far_from_all_others_are_named():
+    rng, _, _, curves = noisy()
+    year, size = rng.integers(1997, 2021, 600).astype(float), rng.standard_exponential(600)
+    year[7], size[:3] = 1903, 99.5
+    columns = {"year": year, "size": size, "flag": (np.arange(600) == 0).astype(float), "y": rng.standard_normal(600)}
+    text = page_of(pa.table(columns), curves).texts[""]
+    others = size[size < 99]
+    assert "far from all others: year is 1903 in 1 row, else 1997 or more; size is 99.5 in 3 rows, else at most" in text
+    assert f"at most {others.max():.3f}".rstrip("0") in text
+    assert "flag" not in text.split("far from all others")[1].split("Pinball")[0]
+    year[7], size[:3] = 2000, 1.0
+    assert "far from" not in page_of(pa.table(columns), curves).texts[""]

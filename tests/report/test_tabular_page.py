@@ -46,7 +46,7 @@ def test_the_tiles_lead_with_loss_and_coverage_and_leave_the_gap_to_the_table(pa
     losses = {row[0]: as_number(row[1]) for row in reader.rows["loss"][1:]}
     best = min((name for name in losses if name not in ("This model", "Unconditional quantiles")), key=losses.get)
     change = 100 * (losses["This model"] / losses[best] - 1)
-    found = re.search(r"([\d.]+) % (lower|higher)than (.*?) \(±", top)
+    found = re.search(r"([\d.]+) % (lower|higher)than (.*?) \(standard error", top)
     assert (found[2], found[3]) == ("lower" if change <= 0 else "higher", best)
     assert float(found[1]) == pytest.approx(abs(change), abs=0.2)
 

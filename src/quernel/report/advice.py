@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from quernel.estimators import KernelQuantileRegressor
-from quernel.plots.calibration import binomial_band
 from quernel.report.evaluation import Evaluation, Interval
-from quernel.report.formatting import format_amount, format_count, format_share
+from quernel.report.formatting import format_amount, format_count, format_numbers, format_share
 
 if TYPE_CHECKING:
     from quernel.report.content import Page
+    from quernel.report.reliability import Group
 
 # Columns and groups that are named, the least increase of the loss that makes a column matter, and the loss of a group
 # relative to the mean that is worth a word.
@@ -22,6 +23,8 @@ MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.25
 # Shares of rows that are worth a word: outside the training range, with a predicted quantile that no target can be, and
 # with the largest or smallest target. A target with fewer distinct values than these is discrete, not capped.
 FEW_ROWS, DISTINCT = 0.01, 30
+# Probability, by chance, that a page calls the coverage of two groups of a column uneven, and how low one must be.
+UNEVEN, LOW = 0.05, 0.01
 SLIGHT = 2.0  # points of coverage below which an interval is slightly wide or narrow
 TOO_NARROW = (
     "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
@@ -42,6 +45,7 @@ TOO_NARROW_TABULAR = (
     "machines, <code>--groups</code> (in Python, <code>fit(..., groups=...)</code>) makes the intervals those of new "
     "units; if they are in time order, <code>--conformal --time-ordered</code> calibrates on the last ones."
 )
+TUNED = "; tuned boosting usually comes much closer"
 # What to try where a baseline wins, by its kind: a simple one, or a rougher one than the model.
 TRY_CONSTANT = (
     "The columns say little about the target. Look for columns that matter, and leave out those that cannot "
@@ -71,14 +75,12 @@ def render_top(page: Page) -> str:
 def _verdict(evaluation: Evaluation) -> str:
     """Return a paragraph on the baseline that is better than the model, and what to try; "" if there is none."""
     best = evaluation.best_baseline
-    ours, theirs = evaluation.row_losses(), evaluation.row_losses(best)
-    if theirs.mean() >= ours.mean():
+    change, error = evaluation.compare_losses(evaluation.row_losses(best))
+    if change <= 0:
         return ""
-    change = (ours - theirs) / ours.mean()
-    error = change.std() / np.sqrt(len(change))
-    share = f"{format_share(change.mean())} (± {format_share(error)})"
-    chance = ", a difference within chance" if change.mean() < 2 * error else ""
-    text = f"{escape(best)} has a lower loss on these rows than this model, by {share}{chance}."
+    share = f"{format_share(change)} (± {format_share(error)})"
+    chance = ", a difference within chance" if change < 2 * error else ""
+    text = f"{escape(best)} has a lower loss on these rows than this model, whose loss is {share} higher{chance}."
     return f'<p class="warn">{text}{describe_fit(evaluation)} {_remedy(evaluation, best)}</p>'
 
 
@@ -126,21 +128,18 @@ def _how_good(evaluation: Evaluation) -> str:
     typical = format_amount(float(np.median(evaluation.y)))
     rows = "held-out" if evaluation.unseen else "evaluation"
     text = f"half of the {rows} rows lie within {error} of their {prediction} "
-    text += f"(mean absolute error: {mean}; median target: {typical})"
+    text += f"(mean absolute error: {mean}; their median target: {typical})"
     for one in evaluation.intervals()[:1]:
         text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, "
         text += describe_deviation(one)
     best = evaluation.best_baseline
     ours, theirs = (float(evaluation.losses(name).mean()) for name in (None, best))
     if ours <= theirs and theirs > 0:
-        text += (
-            f". None of these {len(evaluation.baselines)} baselines is better: "
-            if len(evaluation.baselines) > 1
-            else ". "
-        )
+        many = len(evaluation.baselines) > 1
+        text += f". None of {len(evaluation.baselines)} baselines is better: " if many else ". "
         text += "the pinball loss (what errors of the quantiles cost, in units of the target) "
         text += f"is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
-        text += "; tuning usually takes back part of this" if "not tuned" in best else ""
+        text += TUNED if "not tuned" in best else ""
     return f"{text}."
 
 
@@ -179,19 +178,18 @@ def _doubts(page: Page) -> str:
     if off:
         named = "; ".join(f"{one.describe()} (covers {format_share(one.observed, 0)})" for one in off[:MOST_IMPORTANT])
         found.append(f"intervals cover too few rows in {len(off)} of {len(page.groups)} groups: {named}")
-    elif lowest := _find_lowest(page):
-        found.append(lowest)
-    mean = evaluation.row_losses().mean()
-    hard = max(page.groups, key=lambda group: group.loss, default=None)
-    if hard is not None and hard.loss > LARGE_LOSS * mean:
-        found.append(f"errors are largest where {hard.describe()}: {hard.loss / mean:.1f} times the mean loss")
+    elif uneven := _find_uneven(page):
+        found.append(uneven)
+    found += _find_hard(page)
     found += _target_doubts(page)
+    if far := [column.far for column in page.columns if column.far]:
+        found.append(f"look for errors in values far from all others: {'; '.join(far[:MOST_IMPORTANT])}")
     if page.periods is not None:
         found += list(page.periods.drift)
         if evaluation.unseen and not evaluation.time_ordered:
             found.append(
                 "the future: rows were held out at random, between others of the same time, so that later rows may be "
-                "predicted worse (--time-ordered evaluates on the last ones)"
+                "predicted worse (quernel fit --time-ordered evaluates on the last ones)"
             )
     if evaluation.outside.mean() >= FEW_ROWS:
         share = f"{evaluation.outside.sum():,} of {len(evaluation.y):,}"
@@ -204,37 +202,74 @@ def _doubts(page: Page) -> str:
     return f"{text}.{seen}"
 
 
-def _find_lowest(page: Page) -> str:
-    """Return the group with the lowest coverage if that is off for a single group, though not for the lowest of all."""
-    if not page.groups or page.evaluation.units is not None:
+def _find_hard(page: Page) -> list[str]:
+    """Return the group with the largest errors, relative to the prediction where they grow with it; none if alike."""
+    errors, relative = page.evaluation.errors()
+    typical, mean = float(np.median(errors)), page.evaluation.row_losses().mean()
+    ratios = [(group.error / (typical or 1.0) if relative else group.loss / (mean or 1.0)) for group in page.groups]
+    # A median of n errors varies by about 1 / sqrt(n) of itself.
+    sure = [k for k, group in enumerate(page.groups) if ratios[k] > max(LARGE_LOSS, 1 + 3 / np.sqrt(group.n_rows))]
+    if not sure:
+        return []
+    hard = page.groups[max(sure, key=ratios.__getitem__)]
+    if not relative:
+        return [f"errors are largest where {hard.describe()}: {hard.loss / mean:.1f} times the mean loss"]
+    return [
+        f"errors are largest, relative to the predicted median, where {hard.describe()}: half of these rows are off by "
+        f"more than {format_share(hard.error, 0)} of it (of all rows: {format_share(typical, 0)})"
+    ]
+
+
+def _find_uneven(page: Page) -> str:
+    """Return the two groups of a column whose coverage differs most, if one is low and it is no chance of all pairs."""
+    pairs = [(a, b) for a in page.groups for b in page.groups if a.column == b.column and a.observed < b.observed]
+    if not pairs or page.evaluation.units is not None:
         return ""
+
+    def compute_z(pair: tuple[Group, Group]) -> float:
+        rows = np.array([group.n_rows for group in pair])
+        share = float(np.average([group.observed for group in pair], weights=rows))
+        return float((pair[1].observed - pair[0].observed) / np.sqrt(share * (1 - share) * np.sum(1 / rows)))
+
+    low, high = max(pairs, key=compute_z)
     nominal = page.evaluation.intervals()[0].nominal
-    lowest = min(page.groups, key=lambda group: group.observed)
-    if lowest.observed >= binomial_band(nominal, lowest.n_rows)[0]:
+    if compute_z((low, high)) < norm.isf(UNEVEN / 2 / len(pairs)) or low.observed > nominal - LOW:
         return ""
     return (
-        f"coverage is lowest where {lowest.describe()}: {format_share(lowest.observed)} instead of "
-        f"{format_share(nominal, 0)}; below the range by chance of one group, but not of the lowest of "
-        f"{len(page.groups)}"
+        f"coverage is uneven: {format_share(low.observed)} where {low.describe()}, {format_share(high.observed)} where "
+        f"it is {high.name}, instead of {format_share(nominal, 0)}"
     )
 
 
 def _target_doubts(page: Page) -> list[str]:
     """Return what is said of targets that look capped, and of predictions that no target can be."""
-    y, found = page.y, []
-    for end, name in ((y.max(), "largest"), (y.min(), "smallest")):
-        share = float(np.mean(y == end))
-        if share >= FEW_ROWS and end != 0 and len(np.unique(y)) >= DISTINCT:
-            found.append(
-                f"{format_share(share)} of the targets are {format_amount(float(end))}, the {name}: they look capped, "
-                f"and predictions near it are of the capped value{_describe_beyond(page.evaluation, float(end), name)}"
-            )
-    below = np.mean(page.evaluation.curves < 0, axis=0)
+    y, evaluation, found = page.y, page.evaluation, []
+    for end, name in find_caps(y):
+        found.append(
+            f"{format_share(np.mean(y == end))} of the targets are {format_amount(end)}, the {name}: they look capped, "
+            f"and predictions near it are of the capped value{_describe_beyond(evaluation, end, name)}"
+        )
+        capped, loss = np.isclose(evaluation.y, end), evaluation.row_losses()
+        if (interval := evaluation.first_interval()) and capped.any():
+            low, high = interval[1][capped].T
+            inside, nominal = np.mean((low <= end) & (end <= high)), format_share(interval[0].nominal, 0)
+            found[-1] += f"; the {nominal} interval covers {format_share(inside, 0)} of them, and they have "
+            found[-1] += f"{format_share(loss[capped].sum() / (loss.sum() or 1.0))} of the loss"
+    below = np.mean(evaluation.curves < 0, axis=0)
     if y.min() >= 0 and below.max() >= FEW_ROWS:
-        named = _list_shares(page.evaluation, below)
+        named, lowest = _list_shares(evaluation, below), format_amount(float(evaluation.curves.min()))
         logged = " or --log-target" if y.min() > 0 else ""
-        found.append(f"{named} are below 0, though no target is; --lower 0{logged} prevents that")
+        found.append(
+            f"{named} are below 0 (down to {lowest}), though no target is; quernel fit --lower 0{logged} prevents that"
+        )
     return found
+
+
+def find_caps(y: NDArray[np.floating]) -> list[tuple[float, str]]:
+    """Return the largest and smallest target, and which it is, where so many rows have it that it looks capped."""
+    ends = (float(y.max()), "largest"), (float(y.min()), "smallest")
+    many = len(np.unique(y)) >= DISTINCT
+    return [(end, name) for end, name in ends if many and end != 0 and np.mean(y == end) >= FEW_ROWS]
 
 
 def _describe_beyond(evaluation: Evaluation, end: float, name: str) -> str:
@@ -259,13 +294,15 @@ def _tiles(page: Page) -> str:
     """Return the key figures at the top of the page."""
     evaluation = page.evaluation
     ours = evaluation.losses().mean()
+    losses = format_numbers(evaluation.losses(name).mean() for name in (None, *evaluation.baselines))
     constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
     change = ours / constant - 1 if constant > 0 else 0.0
     compared = "lower is better; "
-    compared += f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
+    compared += f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles, which "
+    compared += "are the same for all rows"
     rows = "held-out" if evaluation.unseen else "evaluation"
     drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
-    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", format_amount(ours), compared)]
+    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", losses[0], compared)]
     tiles += _peer_tile(evaluation)
     for one in evaluation.intervals()[:1]:
         nominal = format_share(one.nominal, 0)
@@ -305,24 +342,19 @@ def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     if not peers or min(means.values()) <= 0:
         return []
     best = min(peers, key=lambda name: means[name])
-    change = (evaluation.row_losses() - evaluation.row_losses(best)) / means[best]
-    error = change.std() / np.sqrt(len(change))
-    value = f"{format_share(abs(change.mean()))} {'lower' if change.mean() <= 0 else 'higher'}"
-    return [("Loss compared with the best baseline", value, f"than {best} (± {format_share(error)})")]
-
-
-def compare_losses(evaluation: Evaluation, other: Evaluation) -> tuple[float, float]:
-    """Return by how much the loss of the other is above that of the first, relative to that, and its standard error."""
-    ours = evaluation.row_losses()
-    change = (other.row_losses() - ours) / (ours.mean() or 1.0)
-    return float(change.mean()), float(change.std() / np.sqrt(len(change)))
+    change, error = evaluation.compare_losses(evaluation.row_losses(best))
+    value = f"{format_share(abs(change))} {'lower' if change <= 0 else 'higher'}"
+    details = f"than {best} (standard error: {format_share(error)})"
+    details += TUNED if change <= 0 and "not tuned" in best else ""
+    return [("Loss compared with the best baseline", value, details)]
 
 
 def describe_comparison(page: Page) -> str:
     """Return which of the models has the lowest loss, in a sentence; "" without others."""
     if not page.others:
         return ""
-    changes = {name: compare_losses(page.evaluation, one[0]) for name, one in page.others.items()}
+    ours = page.evaluation.row_losses()
+    changes = {name: one[0].compare_losses(ours) for name, one in page.others.items()}
     best = min(changes, key=lambda name: changes[name][0])
     change, error = changes[best]
     far = "" if abs(change) > 2 * error else ", a difference within chance"

@@ -1,4 +1,4 @@
-"""The charts of the report as SVG text: histogram, calibration, PIT histogram, and fan charts along a column.
+"""The charts of the report as SVG text: histogram, calibration, and fan charts along a column.
 
 They draw the numbers of the displays of `quernel.plots`, without matplotlib. Colours are CSS classes of the page's
 style sheet, for light and dark themes.
@@ -15,11 +15,20 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots import CalibrationDisplay, PITDisplay, QuantileFanDisplay
+from quernel.plots import CalibrationDisplay, QuantileFanDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.inputs import GRID, is_time_of_day, to_seconds
 from quernel.plots.style import truncate
-from quernel.report.formatting import format_date, format_number, format_share, format_tick, format_time
+from quernel.report.formatting import (
+    format_count,
+    format_date,
+    format_number,
+    format_numbers,
+    format_share,
+    format_tick,
+    format_time,
+    may_be_years,
+)
 
 Array = NDArray[np.floating]
 Ticks = Sequence[tuple[float, str]]
@@ -170,7 +179,8 @@ def round_ticks(low: float, high: float, most: int = 6) -> Ticks:
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
     values = step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1)
-    return [(float(value), format_tick(float(value) + 0.0)) for value in values]
+    years = may_be_years(values)
+    return [(float(value), f"{value:.0f}" if years else format_tick(float(value) + 0.0)) for value in values]
 
 
 def clock_ticks(low: float, high: float) -> Ticks:
@@ -243,52 +253,32 @@ def bin_edges(y: Array) -> Array:
     return np.histogram_bin_edges(y, most)
 
 
-def wide_levels(display: CalibrationDisplay) -> NDArray[np.bool_]:
-    """Whether each level is off by more than chance on the side that makes intervals too wide, (q,)."""
-    low, high = display.observed < display.lower, display.below > display.upper
-    return ((display.levels < 0.5) & low) | ((display.levels > 0.5) & high)
-
-
 def draw_calibration(display: CalibrationDisplay) -> str:
-    """Return the calibration plot: observed share of rows at or below each quantile, against its nominal level."""
+    """Return the calibration plot: how far the share of rows at or below each quantile is from its level, in points."""
     observed = zip(display.levels, display.observed, strict=True)
     text = ", ".join(f"{format_share(share)} at {level:g}" for level, share in observed)
     n_ok, n_levels = display.holds.sum(), len(display.levels)
     alt = f"Share of rows at or below each quantile: {text}. {n_ok} of {n_levels} within chance."
-    chart = Chart((0, 1), (0, 1), alt=alt, x_label="quantile level", y_label="observed share below")
-    chart.band(*display.band(80, 0.002), "chance")
-    chart.line([0, 1], [0, 1], "guide")
-    chart.line(display.levels, display.nearest, "thin")
+    levels, (x, lower, upper) = display.levels, display.band(80, 0.002)
+    band, nearest = (100 * (lower - x), 100 * (upper - x)), 100 * (display.nearest - levels)
+    ends = np.concatenate([*band, 100 * (display.below - levels), 100 * (display.observed - levels)])
+    room = 0.1 * np.ptp(ends)
+    y = float(ends.min() - room), float(ends.max() + room)
+    chart = Chart((0, 1), y, alt=alt, x_label="quantile level", y_label="observed share - level, points")
+    chart.band(x, *band, "chance")
+    chart.line([0, 1], [0, 0], "guide")
+    chart.line(levels, nearest, "thin")
     ties = display.below < display.observed  # rows on the curve may count to either side
-    chart.whiskers(display.levels[ties], display.below[ties], display.observed[ties], "thin")
-    chart.dots(display.levels[display.holds], display.nearest[display.holds], "good")
-    wide = wide_levels(display)
-    chart.dots(display.levels[wide], display.nearest[wide], "wide")
-    off = ~(display.holds | wide)
-    chart.dots(display.levels[off], display.nearest[off], "bad")
-    numbers = zip(display.levels, display.observed, display.lower, display.upper, strict=True)
+    between = 100 * (display.below - levels)[ties], 100 * (display.observed - levels)[ties]
+    chart.whiskers(levels[ties], *between, "thin")
+    chart.dots(levels[display.holds], nearest[display.holds], "good")
+    chart.dots(levels[~display.holds], nearest[~display.holds], "bad")
+    numbers = zip(levels, display.observed, display.lower, display.upper, strict=True)
     texts = [
         f"level {level:g}\n{format_share(share)} at or below\nby chance {format_share(a)} to {format_share(b)}"
         for level, share, a, b in numbers
     ]
-    chart.hover(display.levels, texts)
-    return chart.svg()
-
-
-def draw_pit(display: PITDisplay) -> str:
-    """Return the PIT histogram: rows between neighbouring quantiles, relative to the expected number."""
-    edges, (low, high) = display.edges, display.density_band
-    bins = zip(display.density, edges[:-1], edges[1:], strict=True)
-    text = ", ".join(f"{density:.2f} from {a:g} to {b:g}" for density, a, b in bins)
-    alt = f"Rows between neighbouring quantiles relative to the expected number: {text}. 1 is ideal."
-    top = 1.15 * max(display.density.max(), high.max())
-    chart = Chart((0, 1), (0, top), alt=alt, x_label="between quantile levels", y_label="observed / expected")
-    chart.bars(edges, display.density, "bar")
-    chart.line([0, 1], [1, 1], "guide")
-    middles = edges[:-1] + np.diff(edges) / 2
-    chart.whiskers(middles, low, high, "whisker")
-    bars = zip(edges[:-1], edges[1:], display.density, strict=True)
-    chart.hover(middles, (f"level {a:g} to {b:g}\n{density:.2f} of expected" for a, b, density in bars))
+    chart.hover(levels, texts)
     return chart.svg()
 
 
@@ -350,13 +340,17 @@ class ColumnFan:
     categories : tuple of str
         Their names, at the points of the grid; empty for other kinds.
     curves : ndarray of shape (g, q)
-        Predicted quantiles.
+        Predicted quantiles, NaN where too few rows are near.
     x, y : ndarrays of shape (rows,)
         Rows to draw.
     jitter : float
         By how much rows at categories, or at a few distinct values, are moved sideways at most.
     column : str
         The column that this is, or is a part of, such as the hour of a date.
+    n_near : int ndarray of shape (g,) or None
+        Rows near each point of the grid, where curves are averages over such rows.
+    total : int
+        Number of categories of the column, of which these may be a part.
     """
 
     name: str
@@ -368,6 +362,8 @@ class ColumnFan:
     y: Array
     jitter: float = 0.0
     column: str = ""
+    n_near: NDArray[np.intp] | None = None
+    total: int = 0
 
     @classmethod
     def from_display(cls, display: QuantileFanDisplay, column: str = "") -> Self:
@@ -407,20 +403,27 @@ class ColumnFan:
     def value_texts(self, levels: Array) -> list[str]:
         """Return what is predicted at each point of the grid: the median and the outer bands, or all levels."""
         parts = pair_levels(levels)
-        texts = []
-        for name, curve in zip(self.names, self.curves, strict=True):
-            lines = [name] if parts.median is None else [name, f"median {format_number(curve[parts.median])}"]
-            for a, b in parts.bands[:MOST_RANGES]:
-                ends = f"{format_number(curve[a])} to {format_number(curve[b])}"
-                lines.append(f"{format_share(levels[b] - levels[a], 0)}: {ends}")
-            lines += [f"level {levels[k]:g}: {format_number(curve[k])}" for k in parts.singles[:MOST_RANGES]]
+        texts, average = [], "" if self.n_near is None else "average "
+        for k, (name, curve) in enumerate(zip(self.names, self.curves, strict=True)):
+            lines = [name] if self.n_near is None else [f"{name}: {format_count(int(self.n_near[k]), 'row')} near"]
+            numbers = format_numbers(curve)
+            if np.isnan(curve).any():
+                lines.append("too few for an average")
+                numbers = []
+            elif parts.median is not None:
+                lines.append(f"{average}median {numbers[parts.median]}")
+            for a, b in parts.bands[: MOST_RANGES if numbers else 0]:
+                share = format_share(levels[b] - levels[a], 0)
+                lines.append(f"{average}{share}{' range' if average else ''}: {numbers[a]} to {numbers[b]}")
+            lines += [f"level {levels[i]:g}: {numbers[i]}" for i in parts.singles[: MOST_RANGES if numbers else 0]]
             texts.append("\n".join(lines))
         return texts
 
     def describe(self, levels: Array, target: str) -> str:
         """Describe the chart for screen readers by its first, highest and last point."""
         middle = int(np.argmin(np.abs(levels - 0.5)))
-        at = [0, int(np.argmax(self.curves[:, middle])), len(self.grid) - 1]
+        known = np.flatnonzero(np.isfinite(self.curves[:, middle]))
+        at = [known[0], known[np.argmax(self.curves[known, middle])], known[-1]]
         names, points = self.names, []
         for k in dict.fromkeys(at):
             lowest, value, highest = map(format_number, self.curves[k, [0, middle, -1]])
@@ -431,7 +434,7 @@ class ColumnFan:
 
 def draw_fan(fan: ColumnFan, levels: Array, target: str) -> str:
     """Return the fan chart: predicted quantiles along a column, with a sample of the rows."""
-    low, high = fan.curves.min(), fan.curves.max()
+    low, high = float(np.nanmin(fan.curves)), float(np.nanmax(fan.curves))
     if len(fan.y):  # a few outliers may fall outside, so that they do not flatten the rest
         lowest, highest = np.quantile(fan.y, GRID.ends)
         low, high = min(low, lowest), max(high, highest)
@@ -442,10 +445,12 @@ def draw_fan(fan: ColumnFan, levels: Array, target: str) -> str:
     labels = {"alt": fan.describe(levels, target), "x_label": fan.name, "y_label": target}
     chart = Chart(ends, (low - room, high + room), **labels, x_ticks=ticks, tick_lines=tick_lines)
     parts = pair_levels(levels)
-    # The curves of a category are level, along a bar of its own; those of other columns are drawn in one piece.
-    pieces = [(fan.grid, fan.curves)]
+    known = np.flatnonzero(np.isfinite(fan.curves).all(axis=1))
+    # The curves of a category are level, along a bar of its own; those of other columns are drawn from gap to gap.
+    runs = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
+    pieces = [(fan.grid[run], fan.curves[run]) for run in runs]
     if fan.categories:
-        bars = zip(fan.grid, fan.curves, strict=True)
+        bars = zip(fan.grid[known], fan.curves[known], strict=True)
         pieces = [(at + HALF_WIDTH * np.array([-1, 1]), np.tile(row, (2, 1))) for at, row in bars]
     for x, curves in pieces:
         for k, (a, b) in enumerate(parts.bands):

@@ -21,7 +21,14 @@ from quernel.plots.style import truncate
 from quernel.report.charts import ColumnFan
 from quernel.report.effects import WhatIf, compute_fans, compute_what_if
 from quernel.report.evaluation import Evaluation, evaluate_alike
-from quernel.report.formatting import format_date, format_number, format_share, format_time
+from quernel.report.formatting import (
+    format_count,
+    format_date,
+    format_number,
+    format_numbers,
+    format_share,
+    format_time,
+)
 from quernel.report.reliability import Group, Periods, compute_groups, compute_periods
 from quernel.tables import TextColumn
 from quernel.tables.columns import Column
@@ -43,6 +50,7 @@ class PageOptions:
     importance_rows: int = 1000  # evaluation rows whose columns are permuted, at most
     n_repeats: int = 3  # permutations of each column
     dimension_rows: int = 1000  # on which the effective dimension is computed, at most
+    few_values: int = 10  # columns with more distinct values may have some far from the others
     max_fans: int = 30  # columns with a fan chart, the most important ones
 
 
@@ -50,12 +58,13 @@ OPTIONS = PageOptions()
 
 
 class ColumnSummary(NamedTuple):
-    """Name, type and number of missing values of a column, and a description of the others."""
+    """Name, type and number of missing values of a column, a description of the others, and which are far apart."""
 
     name: str
     kind: str
     missing: int
     description: str
+    far: str = ""
 
 
 class Choice(NamedTuple):
@@ -162,7 +171,7 @@ def compute_page(
         importance=importance,
         # As of the evaluation: a model is closer to rows that it was fitted to.
         fans=compute_fans(evaluation.model, entries, evaluation.y, most_important),
-        what_if=compute_what_if(model, with_target, most_important[:2]),
+        what_if=compute_what_if(evaluation.model, with_target, most_important[:2], evaluation.rows),
         rows=rows,
         entries=entries,
         groups=compute_groups(evaluation, entries, most_important),
@@ -237,7 +246,27 @@ def _summarize_column(column: Column, entries: Any) -> ColumnSummary:
         description = f"{format_time(finite.min())} to {format_time(finite.max())}"
     else:
         description = _describe_range(finite)
-    return ColumnSummary(column.name, column.kind, int(np.sum(np.isnan(values))), description)
+    far = find_far(column.name, finite) if column.kind == "number" else ""
+    return ColumnSummary(column.name, column.kind, int(np.sum(np.isnan(values))), description, far)
+
+
+def find_far(name: str, values: Array) -> str:
+    """Return the values beyond a gap that is wider than the range of the middle 98 % of rows, in words; "" for none."""
+    distinct = np.unique(values)
+    if len(distinct) <= OPTIONS.few_values:
+        return ""
+    low, high = np.quantile(values, (0.01, 0.99))
+    gaps = np.flatnonzero(np.diff(distinct) > high - low if high > low else [])
+    below, above = [k for k in gaps if distinct[k] <= low][-1:], [k for k in gaps if distinct[k] >= high][:1]
+    found = [_describe_far(values, distinct[: k + 1], f"{format_number(distinct[k + 1])} or more") for k in below]
+    found += [_describe_far(values, distinct[k + 1 :], f"at most {format_number(distinct[k])}") for k in above]
+    return f"{name} is {'; '.join(found)}" if found else ""
+
+
+def _describe_far(values: Array, far: Array, others: str) -> str:
+    first, last = format_numbers(far[[0, -1]], grouped=None)
+    rows = format_count(int(np.isin(values, far).sum()), "row")
+    return f"{first if first == last else f'{first} to {last}'} in {rows}, else {others}"
 
 
 def _describe_range(values: Array) -> str:
@@ -245,7 +274,7 @@ def _describe_range(values: Array) -> str:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return ""
-    low, high, median = map(format_number, (finite.min(), finite.max(), float(np.median(finite))))
+    low, high, median = format_numbers((finite.min(), finite.max(), float(np.median(finite))), grouped=None)
     return f"{low} to {high}, median {median}"
 
 
@@ -314,7 +343,7 @@ def _describe_tabular(model: TabularQuantileRegressor) -> list[Choice]:
     ]
     for name, share in model.shares_.items():
         forest = forests.get(name)
-        grown = f": {forest.n_trees} trees, leaves of {forest.min_leaf} rows or more" if forest else ""
+        grown = f": {forest.n_trees} trees, leaves of at least {format_count(forest.min_leaf, 'row')}" if forest else ""
         weighed = "" if len(model.shares_) == 1 else "; weighed by loss on rows that the part had not seen"
         choices.append(
             Choice(f"Share of the {name.replace('_', ' ')}", format_share(share, 0), f"{about[name]}{grown}{weighed}")
@@ -322,7 +351,10 @@ def _describe_tabular(model: TabularQuantileRegressor) -> list[Choice]:
     smooth = model.parts_.location_scale
     if smooth is not None:
         kernel = smooth.feature_map.kernel
-        chosen = "bandwidths, one per column, and ridge chosen by errors on held-out rows"
+        chosen = (
+            "similarity of a row to each landmark, a row that stands for others. Bandwidths, how far similarity "
+            "reaches along each column, and ridge, how smooth the fit is, were chosen by errors on held-out rows"
+        )
         choices += [
             Choice("Kernel", f"{kernel.full_name}, {len(smooth.coef):,} landmarks", chosen),
             Choice(
@@ -362,8 +394,9 @@ def _describe_calibration(model: TabularQuantileRegressor) -> tuple[str, str]:
         return "none", "the levels are those of the parts"
     most = int(np.argmax(np.abs(shift)))
     level = model.quantiles_[most]
-    why = "chosen such that levels hold on rows that were out of fold and out of bag; none were set aside for it"
-    return f"up to {100 * shift[most]:+.1f} points, at level {level:g}", why
+    why = "chosen on rows that the parts had not seen (out of fold, out of bag); none were set aside for it"
+    shifted = f"to have level {level:g} hold, level {level + shift[most]:.3g} of the parts is predicted; "
+    return f"up to {100 * shift[most]:+.1f} points, at level {level:g}", shifted + why
 
 
 def find_bandwidths(model: TabularQuantileRegressor | KernelQuantileRegressor) -> Any:

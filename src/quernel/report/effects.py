@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,9 @@ from quernel.conformal.table_model import TableModel
 from quernel.plots import QuantileFanDisplay
 from quernel.plots.fans import SIMILAR_ROWS, average_similar, pair_levels, sample_rows
 from quernel.plots.inputs import (
+    GRID,
     MISSING,
+    OTHER,
     Columns,
     drop_missing,
     is_time_of_day,
@@ -61,6 +63,8 @@ class EffectOptions:
     what_if_integers: int = 30  # ... all of them, if there are no more than these
     max_codes: int = 12  # whole numbers of a column that are drawn as categories, not as points on a line
     max_bars: int = 12  # columns in the table of importances
+    near_share: float = 0.04  # numbers that differ by at most this share of the range of the middle 90 % are near
+    handful: int = 5  # rows near a point without which a fan has no curves there; of few rows a fiftieth
 
 
 OPTIONS = EffectOptions()
@@ -80,24 +84,35 @@ def compute_fans(model: TableModel, table: pa.Table, y: Array, names: Sequence[s
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rows may be extrapolations, and "(other)" is unknown
         curves, levels = predict_quantiles(model, columns.assemble(rows), None)
-    order = np.argsort(levels)
+    order, least = np.argsort(levels), min(OPTIONS.handful, len(some) // 50)
     curves, levels = curves[:, order], levels[order]
     fans = []
     for name in names:
         j = columns.names.index(name)
-        is_date = model.encoder.columns_[j].kind == "date" and len(drop_missing(rows[j])) > 0
+        column = model.encoder.columns_[j]
+        is_date = column.kind == "date" and len(drop_missing(rows[j])) > 0
         whole = [(name, *_as_codes(rows[j]))]
         for label, values, grid in _split_date(name, to_seconds(rows[j])) if is_date else whole:
-            points = _make_grid(model.encoder.columns_[j], values) if grid is None else grid
-            if (
-                grid is not None and values.dtype.kind == "f"
-            ):  # of dates: averages over the same hour, not over similar ones
-                along = average_similar(np.floor(values).astype(object), curves, grid.astype(object))
-            else:
-                along = average_similar(values, curves, points)
+            points = _make_grid(column, values) if grid is None else grid
+            similar, places = values, points
+            if grid is not None and values.dtype.kind == "f":  # of dates: the same hour, not similar ones
+                similar, places = np.floor(values).astype(object), grid.astype(object)
+            n_near = find_near(similar, places).sum(axis=0)
+            along = np.where(n_near[:, None] < least, np.nan, average_similar(similar, curves, places))
             display = QuantileFanDisplay(values, y[some], points, along, levels, label)
-            fans.append(ColumnFan.from_display(display, column=name))
+            total = len(column.categories) if isinstance(column, TextColumn) else 0
+            fans.append(replace(ColumnFan.from_display(display, column=name), n_near=n_near, total=total))
     return fans
+
+
+def find_near(values: NDArray[Any], grid: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows (n,) are near each point of a grid, (n, g): of the same category, or close in the numbers."""
+    if grid.dtype.kind == "O":
+        return values.astype(str)[:, None] == grid.astype(str)
+    numbers, points = (to_seconds(one) if grid.dtype.kind == "M" else one for one in (values, grid))
+    known = numbers[np.isfinite(numbers)]
+    reach = OPTIONS.near_share * np.ptp(np.quantile(known, (0.05, 0.95))) if len(known) else 0.0
+    return np.abs(numbers[:, None] - points) <= reach
 
 
 def _as_codes(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -158,7 +173,11 @@ class WhatIf(NamedTuple):
         Positions of this row's own values.
     curves : ndarray of shape (values of the first, values of the second or 1, q), levels ascending
     near : int ndarray of shape (values of the first, values of the second or 1)
-        Rows of the data whose values are these or neighbouring ones.
+        Rows of the data that are near in both.
+    apart : list of lists of str
+        A category of the typical row, with its column, that none of these rows has; "" without such.
+    totals : sequence of int
+        Number of categories of each column, 0 of other columns.
     """
 
     names: Sequence[str]
@@ -168,14 +187,27 @@ class WhatIf(NamedTuple):
     start: Sequence[int]
     curves: Array
     near: NDArray[np.intp]
+    apart: list[list[str]]
+    totals: Sequence[int]
 
 
-def compute_what_if(model: TableModel, table: pa.Table, names: Sequence[str]) -> WhatIf:
-    """Predict a typical row of the table at all pairs of values of one or two columns, the others as they are."""
+def compute_what_if(model: TableModel, table: pa.Table, names: Sequence[str], rows: NDArray[np.intp]) -> WhatIf:
+    """Predict the most typical of these rows of a table at all pairs of values of one or two columns."""
     columns = split_columns(model, table, pooled=True)
     places = [columns.names.index(name) for name in names]
-    typical = columns.take(np.array([_find_typical(columns)]))
-    grids = [_what_if_grid(model.encoder.columns_[j], columns.values[j], typical[j]) for j in places]
+    typical = columns.take(_find_typical(columns, rows))
+    same = {
+        j: values.astype(str) == str(typical[j][0])
+        for j, values in enumerate(columns.values)
+        if values.dtype.kind == "O"
+    }
+    grids = []
+    for j in places:  # categories that the row can have: those of rows with its other categories
+        possible = np.all([there for k, there in same.items() if k != j] or [np.ones(columns.n_rows, bool)], axis=0)
+        values = columns.values[j]
+        if j in same and len(np.unique(values[possible].astype(str))) > 1:
+            values = values[possible]
+        grids.append(_what_if_grid(model.encoder.columns_[j], values, typical[j]))
     second = len(grids[1]) if len(grids) > 1 else 1
     product = [np.repeat(values, len(grids[0]) * second) for values in typical]
     product[places[0]] = np.repeat(grids[0], second)
@@ -184,21 +216,25 @@ def compute_what_if(model: TableModel, table: pa.Table, names: Sequence[str]) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some pairs are extrapolations; the panel says so
         curves, levels = predict_quantiles(model, columns.assemble(product), None)
-    cells = [_nearest_point(columns.values[j], grid) for j, grid in zip(places, grids, strict=True)]
-    counts, pairs = np.zeros((len(grids[0]), second), dtype=np.intp), np.zeros((2, columns.n_rows), dtype=np.intp)
-    pairs[: len(cells)] = cells
-    np.add.at(counts, tuple(pairs[:, (pairs >= 0).all(axis=0)]), 1)
-    for axis, grid in enumerate(grids):
-        if grid.dtype.kind != "O":  # neighbours of categories are not alike
-            counts = _add_neighbours(counts, axis)
-    start = [max(int(_nearest_point(typical[j], grid)[0]), 0) for j, grid in zip(places, grids, strict=True)]
+    near = [find_near(columns.values[j], grid) for j, grid in zip(places, grids, strict=True)]
+    near += [np.ones((columns.n_rows, 1), dtype=bool)]  # of a second column that is not there
+    others = {f"{columns.names[j]} {typical[j][0]}": there for j, there in same.items() if j not in places}
+    counts, apart = np.zeros((len(grids[0]), second), dtype=np.intp), []
+    for i, first in enumerate(near[0].T):
+        both = near[1][first]
+        counts[i] = both.sum(axis=0)
+        shared = {name: there[first] @ both for name, there in others.items()}
+        apart.append([next((name for name, any_row in shared.items() if not any_row[k]), "") for k in range(second)])
+    start = [int(np.argmax(grid == typical[j][0])) for j, grid in zip(places, grids, strict=True)]
     row = {name: _as_json(values)[0] for name, values in zip(columns.names, typical, strict=True)}
     curves = curves[:, np.argsort(levels)].reshape(len(grids[0]), second, -1)
-    return WhatIf(names, grids, [_name_values(grid) for grid in grids], row, start, curves, counts)
+    found = [model.encoder.columns_[j] for j in places]
+    totals = [len(column.categories) if isinstance(column, TextColumn) else 0 for column in found]
+    return WhatIf(names, grids, [_name_values(grid) for grid in grids], row, start, curves, counts, apart, totals)
 
 
-def _find_typical(columns: Columns) -> int:
-    """Return the position of the row that is nearest to the middle of the data, by ranks and frequent categories."""
+def _find_typical(columns: Columns, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the position of the one of some rows that is nearest to the middle, by ranks and frequent categories."""
     distance = np.zeros(columns.n_rows)
     for values, middle in zip(columns.values, columns.typical_row, strict=True):
         if values.dtype.kind == "O":
@@ -209,18 +245,22 @@ def _find_typical(columns: Columns) -> int:
         low, high = (np.searchsorted(np.sort(numbers[known]), numbers, side=side) for side in ("left", "right"))
         # A rank of 1/2 is the middle; ties share their mean rank, and missing values count as an end.
         distance += np.where(known, np.abs((low + high) / max(known.sum(), 1) - 1), 1.0)
-    return int(np.argmin(distance))
+    return rows[[np.argmin(distance[rows])]]
 
 
 def _what_if_grid(column: Column, values: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
     """Return the values of an input of the panel, as they are printed, with the typical row's own value."""
     grid = _make_grid(column, values)
     if grid.dtype.kind == "O":
-        return grid if own[0] in grid else np.concatenate([grid, own])
+        grid = grid if own[0] in grid else np.concatenate([grid, own])
+        return grid if column.kind == "boolean" else grid[np.argsort(grid.astype(str))]
     observed = np.unique(drop_missing(values))
+    if len(observed) > GRID.few_values:
+        low, high = np.quantile(drop_missing(values), GRID.ends) if values.dtype.kind == "f" else observed[[0, -1]]
+        observed = observed[(observed >= low) & (observed <= high)]
     whole = grid.dtype.kind == "f" and bool(len(observed)) and bool(np.all(observed == observed.round()))
     if whole and len(observed) <= OPTIONS.what_if_integers:
-        return observed
+        return np.union1d(observed, drop_missing(own))
     grid = grid[np.unique(np.linspace(0, len(grid) - 1, OPTIONS.what_if_points).round().astype(int))]
     if grid.dtype.kind == "f":
         texts = [format_number(round(value) if whole else value) for value in grid]
@@ -228,25 +268,6 @@ def _what_if_grid(column: Column, values: NDArray[Any], own: NDArray[Any]) -> ND
     else:
         grid = grid.astype("datetime64[m]").astype(grid.dtype)
     return np.unique(np.concatenate([grid, drop_missing(own)]))
-
-
-def _nearest_point(values: NDArray[Any], grid: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the position of the grid's point that is nearest to each value; -1 where values are missing or not in it.
-
-    Numbers beyond the ends of the grid, where rows are few, count as not in it.
-    """
-    if grid.dtype.kind == "O":
-        places = {str(value): k for k, value in enumerate(grid)}
-        return np.array([places.get(str(value), -1) for value in values], dtype=np.intp)
-    points, numbers = (to_seconds(one) if grid.dtype.kind == "M" else one for one in (grid, values))
-    inside = (numbers >= points[0]) & (numbers <= points[-1])
-    return np.where(inside, np.searchsorted((points[1:] + points[:-1]) / 2, numbers), -1)
-
-
-def _add_neighbours(counts: NDArray[np.intp], axis: int) -> NDArray[np.intp]:
-    """Return counts to which those of both neighbours along an axis are added."""
-    padded = np.pad(counts, [(1, 1) if k == axis else (0, 0) for k in range(2)])
-    return sum(np.take(padded, np.arange(counts.shape[axis]) + shift, axis) for shift in range(3))  # type: ignore[return-value]
 
 
 def _name_values(grid: NDArray[Any]) -> list[str]:
@@ -285,22 +306,12 @@ def render_columns(page: Page) -> str:
     if n_columns > 1:
         caption += (
             " Of columns that go together, such as longitude and latitude, or a date and its season, each stands in "
-            "for the other, and shuffling one makes rows that cannot be: their importances are rough."
+            "for the other, and shuffling one makes rows that cannot be: their importances are rough. An important "
+            "column along which the chart is flat acts together with another one, such as a working day with the hour."
         )
     options = "".join(f'<option value="{k}">{escape(fan.name)}</option>' for k, fan in enumerate(page.fans))
-    others = (
-        ""
-        if n_columns == 1
-        else " The other columns are as they are in these rows, so that those which go along with this one move, too: "
-        "bands are as wide as those of single rows, and many more dots lie outside them than of rows that are alike."
-    )
     figures = "".join(
-        make_figure(
-            charts.draw_fan(fan, levels, target),
-            f"Along {fan.name}: mean of the quantiles predicted for evaluation rows with about this value.{others}"
-            f"{' Rows are jittered sideways.' if fan.jitter else ''}",
-            f"fan-{k}",
-        )
+        make_figure(charts.draw_fan(fan, levels, target), _describe_fan(fan, n_columns), f"fan-{k}")
         for k, fan in enumerate(page.fans)
     )
     left = n_columns - len({fan.column for fan in page.fans})
@@ -310,8 +321,24 @@ def render_columns(page: Page) -> str:
     return (
         f'<div class="beside"><div>{make_table(("column", numeric_cell("loss"), ""), lines, caption)}</div><div>'
         f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
-        f'{fan_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
+        f'{fan_key(levels, "average")}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
     )
+
+
+def _describe_fan(fan: ColumnFan, n_columns: int) -> str:
+    """Return the caption of a fan chart."""
+    text = f"Along {fan.name}: the quantiles predicted for evaluation rows with about this value, averaged."
+    if n_columns > 1:
+        text += (
+            " This is not the effect of this column alone: the others are as they are in these rows, so that those "
+            "which go along with it move, too, and many more rows lie outside an average range than outside their own."
+        )
+    shown = sum(name not in (OTHER, MISSING) for name in fan.categories)
+    if shown < fan.total:
+        text += f" Shown are the {shown} most frequent of {fan.total} categories."
+    if np.isnan(fan.curves).any():
+        text += " Where there are only a few rows, none are drawn."
+    return text + (" Rows are jittered sideways." if fan.jitter else "")
 
 
 def render_what_if(page: Page) -> str:
@@ -331,6 +358,7 @@ def render_what_if(page: Page) -> str:
         "curves": [[[float(f"{value:.6g}") for value in row] for row in rows] for rows in shown.curves],
         "texts": [[format_numbers(row) for row in rows] for rows in shown.curves],
         "near": shown.near.tolist(),
+        "apart": shown.apart,
         "bands": parts.bands,
         "median": parts.median,
     }
@@ -342,6 +370,11 @@ def render_what_if(page: Page) -> str:
         f"Move the inputs of a typical row of the data{', whose other columns stay' if others else ''}: the predicted "
         f"quantiles of {page.model.target} follow."
     )
+    for name, labels, total in zip(shown.names, shown.labels, shown.totals, strict=True):
+        if len(labels) < total:
+            text += (
+                f" Of {total} categories of {name} the {len(labels)} most frequent of rows like this one are offered."
+            )
     text += _describe_seen(page.evaluation)
     return (
         f'<div id="what-if" data-numbers="{escape(json.dumps(numbers))}" hidden><p>{escape(text)}</p>'
@@ -355,21 +388,18 @@ def render_what_if(page: Page) -> str:
 
 
 def _describe_seen(evaluation: Evaluation) -> str:
-    """Return how far the panel can be relied on, since its model may have been fitted to rows like those it shows."""
-    if not evaluation.unseen:
-        return (
-            " If the model was fitted to rows like these, errors on new rows are larger than it suggests, and ranges "
-            "that hold for them wider, perhaps by far."
-        )
-    text = " The model was fitted to this row and others like it"
-    held_out = float(evaluation.losses().mean())
-    if evaluation.training_loss is None or evaluation.training_loss >= held_out:
-        return f"{text}: ranges that hold for new rows can be much wider than these."
-    seen, new = format_numbers((evaluation.training_loss, held_out))
-    return (
-        f"{text}, and is closer to those than to new ones: fitted to fewer rows, its loss is {seen} on training rows "
-        f"and {new} on held-out rows. Expect wider ranges for new rows."
+    """Return which model the panel is of, whether that has seen the row, and how wide its intervals usually are."""
+    text = (
+        " This is the evaluated model, which was not fitted to this row; the saved one, fitted to all rows, differs a "
+        "little."
+        if evaluation.unseen
+        else " If the model was fitted to rows like these, ranges that hold for new rows are wider, perhaps by far."
     )
+    for a, b in pair_levels(evaluation.levels).bands[:1]:
+        nominal, width = evaluation.levels[b] - evaluation.levels[a], evaluation.curves[:, b] - evaluation.curves[:, a]
+        low, high = format_numbers(np.quantile(width, (0.25, 0.75)))
+        text += f" Half of the evaluation rows have a {format_share(nominal, 0)} interval {low} to {high} wide."
+    return text
 
 
 def _format_input(value: Any) -> str:
@@ -389,12 +419,13 @@ def _band_opacities(count: int) -> list[float]:
     return opacities
 
 
-def fan_key(levels: Array) -> str:
-    """Return the key of the fan charts."""
+def fan_key(levels: Array, kind: str = "middle") -> str:
+    """Return the key of fan charts whose bands are the middle of a distribution, or an average of such."""
     parts = pair_levels(levels)
     items = ['<li><i class="median"></i>median</li>'] if parts.median is not None else []
     bands = [
-        f'<li><i style="opacity:{opacity:.2f}"></i>middle {format_share(levels[b] - levels[a], 0)}</li>'
+        f'<li><i style="opacity:{opacity:.2f}"></i>{kind} {format_share(levels[b] - levels[a], 0)}'
+        f"{' range' if kind == 'average' else ''}</li>"
         for (a, b), opacity in zip(parts.bands, _band_opacities(len(parts.bands)), strict=True)
     ]
     items += bands[::-1]

@@ -48,6 +48,7 @@ class EvaluationOptions:
     n_slow_trees: int = 100  # ... and of scikit-learn, which needs about ten times as long for each
     train_rows: int = 2000  # training rows on which the loss is computed, to tell overfitting
     overfit: float = 0.8  # a kernel model overfits if its loss on training rows is below this share of the held-out one
+    growth: float = 2.0  # errors are relative if those of large predictions are larger than those of small ones by this
     underfit: float = 0.9  # it may underfit if that share is above this, and a baseline is better by more than chance
 
 
@@ -233,6 +234,25 @@ class Evaluation:
         residual = self.y[:, None] - (self.curves if name is None else self.baselines[name])
         return np.maximum(self.levels * residual, (self.levels - 1) * residual).mean(axis=1)
 
+    def compare_losses(self, theirs: Array) -> tuple[float, float]:
+        """Return how far the mean loss is above that of others (n,), relative to that, and its standard error."""
+        ours = self.row_losses()
+        change = (ours - theirs) / (theirs.mean() or ours.mean() or 1.0)
+        return float(change.mean()), float(change.std() / np.sqrt(len(change)))
+
+    def errors(self) -> tuple[Array, bool]:
+        """Return absolute errors (n,) of the predicted median, and whether they are relative to it.
+
+        They are if the target is not negative and errors grow with the prediction.
+        """
+        median = self.curves[:, int(np.argmin(np.abs(self.levels - 0.5)))]
+        errors, (low, high) = np.abs(self.y - median), np.quantile(median, (0.25, 0.75))
+        small, large = np.median(errors[median <= low]), np.median(errors[median >= high])
+        if self.y.min() < 0 or large <= OPTIONS.growth * small:
+            return errors, False
+        positive = median > 0  # of the others any error is large
+        return np.where(positive, errors / np.where(positive, median, 1.0), 1.0), True
+
     def intervals(self) -> list[Interval]:
         """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
         found = []
@@ -244,6 +264,14 @@ class Evaluation:
             nominal = round(float(self.levels[b] - self.levels[a]), 12)
             found.append(self._interval(nominal, self.curves[:, [a, b]]))
         return found
+
+    def first_interval(self) -> tuple[Interval, Array] | None:
+        """Return the first interval, calibrated or widest, and its bounds (n, 2); None without any."""
+        for interval in self.intervals()[:1]:
+            if interval.calibrated and self.ends is not None:
+                return interval, self.ends
+            return interval, self.curves[:, list(pair_levels(self.levels).bands[0])]
+        return None
 
     def effective_rows(self, hits: NDArray[np.bool_]) -> int:
         """Return how many independent rows have a share of hits, shape (n,), that varies as much as that of these rows.

@@ -12,8 +12,11 @@ from html import escape
 TALL = 15
 
 
-def format_number(value: float, digits: int = 4) -> str:
-    """Format with about four significant digits: 12,346, 1235 (it may be a year), 12.35, 0.1235, 1.2e-05."""
+def format_number(value: float, digits: int = 4, *, grouped: bool | None = None) -> str:
+    """Format with about four significant digits: 12,346, 1,235, 2017 (a year), 12.35, 0.1235, 1.2e-05.
+
+    Whether thousands are `grouped` is by the value, if it is not given.
+    """
     value = float(value)
     if not math.isfinite(value):
         return "\N{EN DASH}"
@@ -23,7 +26,7 @@ def format_number(value: float, digits: int = 4) -> str:
     if size < -4 or size > 12:
         return f"{value:.3g}"
     text = f"{value:,.{max(0, digits - 1 - size)}f}"
-    text = text if abs(value) >= 9999.5 else text.replace(",", "")
+    text = text.replace(",", "") if (may_be_years([value]) if grouped is None else not grouped) else text
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -32,12 +35,18 @@ def format_amount(value: float) -> str:
     return format_numbers((value,))[0]
 
 
-def format_numbers(values: Iterable[float], *, grouped: bool = True) -> list[str]:
+def may_be_years(values: Iterable[float]) -> bool:
+    """Return whether these are whole numbers of the last or this century, which have no commas."""
+    return all(1900 <= value < 2100 and value == round(value) for value in values)
+
+
+def format_numbers(values: Iterable[float], *, grouped: bool | None = True) -> list[str]:
     """Format numbers to be compared: decimals are those of the largest, of far smaller ones their own.
 
-    Numbers that may be years, not `grouped`, have commas only if the largest has five digits.
+    Whether thousands are `grouped` is by the values, if it is None.
     """
     values = [float(value) for value in values]
+    grouped = not may_be_years(values) if grouped is None else grouped
     finite = [abs(value) for value in values if math.isfinite(value)]
     largest = max(finite, default=0.0)
     size = math.floor(math.log10(largest)) if largest else 0
@@ -45,21 +54,20 @@ def format_numbers(values: Iterable[float], *, grouped: bool = True) -> list[str
     while decimals and all(round(value, decimals) == round(value, decimals - 1) for value in finite):
         decimals -= 1  # zeros that all would end in
     alone = largest < 1e-4 or largest >= 1e13
-    comma = "," if grouped or largest >= 9999.5 else ""
     return [
-        format_number(value)
+        format_number(value, grouped=grouped)
         if alone or not math.isfinite(value) or 0 < abs(value) < 10.0**-decimals
-        else f"{value:{comma}.{decimals}f}"
+        else f"{value:{',' if grouped else ''}.{decimals}f}"
         for value in values
     ]
 
 
 def format_tick(value: float) -> str:
-    """Format the tick of an axis: 2500, 250k, 1.5M."""
+    """Format the tick of an axis: 2,500, 250k, 1.5M."""
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / unit:.6g}{letter}"
-    return f"{value:.6g}"
+    return f"{value:,.6g}"
 
 
 def format_share(share: float, digits: int = 1) -> str:
@@ -106,6 +114,13 @@ def row_header(text: str) -> Cell:
 def verdict_cell(holds: bool, *, wide: bool = False) -> Cell:
     """Return a cell that says ok, wide or off in text and a sign, not in colours alone; what is wide does not hold."""
     return Cell("wide", "wide") if wide else (Cell("ok", "good") if holds else Cell("off", "bad"))
+
+
+def level_cell(below: float, observed: float, low: float, high: float) -> Cell:
+    """Return a cell that says whether a quantile is ok, too low or too high, from the share of rows below it."""
+    if low <= observed and below <= high:
+        return Cell("ok", "good")
+    return Cell("too low" if observed < low else "too high", "bad")
 
 
 def bar_cell(share: float) -> Cell:

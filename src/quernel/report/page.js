@@ -95,9 +95,10 @@
     });
     middle.hidden = numbers.median === null;
     if (!middle.hidden) middle.style.left = `${100 * (curve[numbers.median] - low) / span}%`;
-    const count = numbers.near[i][j];
-    near.textContent = count ? `${count.toLocaleString("en")} row${count > 1 ? "s" : ""} of the data near these values.` : "No row of the data is near these values: do not rely on this prediction.";
-    near.classList.toggle("warn", count === 0);
+    const count = numbers.near[i][j], apart = numbers.apart[i][j], alone = !count || apart;
+    near.textContent = alone ? `No row of the data is near these values${count ? ` and has ${apart}` : ""}: do not rely on this prediction.`
+      : `${count.toLocaleString("en")} row${count > 1 ? "s" : ""} of the data near these values.`;
+    near.classList.toggle("warn", Boolean(alone));
   };
   inputs.forEach((input) => input.addEventListener("input", show));
   panel.hidden = false;

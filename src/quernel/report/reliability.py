@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import linregress, t
 
-from quernel.plots import PITDisplay
 from quernel.plots.calibration import binomial_band, find_ties
-from quernel.plots.fans import pair_levels
 from quernel.plots.inputs import drop_missing, split_columns
 from quernel.plots.style import truncate
 from quernel.report import charts
@@ -22,10 +19,12 @@ from quernel.report.advice import describe_narrow
 from quernel.report.evaluation import Evaluation, Interval
 from quernel.report.formatting import (
     Cell,
+    format_count,
     format_date,
     format_number,
     format_numbers,
     format_share,
+    level_cell,
     make_figure,
     make_table,
     numeric_cell,
@@ -62,6 +61,14 @@ TIES = (
     "the quantile, and of those at or below it; a level between the two is calibrated. Likewise for intervals, without "
     "and with the rows on their bounds."
 )
+BETWEEN = (
+    "These rows were held out at random, between rows of the same time that the model was fitted to: drift cannot show "
+    "here, and later rows may be predicted worse. quernel fit --time-ordered evaluates on the last rows instead."
+)
+OFF = (
+    "A quantile that is too high or too low is one of another level, that of the share of rows. Where these few points "
+    "matter, an interval calibrated on further rows holds: <code>quernel fit --conformal</code>."
+)
 CALIBRATED = (
     "The calibrated interval was adjusted by conformal prediction on {rows:,} rows that the model was not fitted to. "
     "Its coverage of new rows from the same distribution is guaranteed on average, however wrong the model; the other "
@@ -86,6 +93,7 @@ class Group(NamedTuple):
     width: float
     loss: float
     inner: float  # coverage without rows on the bounds
+    error: float  # half of the rows have a smaller one, as `Evaluation.errors` has them
 
     @property
     def holds(self) -> bool:
@@ -103,15 +111,6 @@ class Group(NamedTuple):
         return f"{column} is {self.name}"
 
 
-def interval_bounds(evaluation: Evaluation) -> tuple[Interval, Array] | None:
-    """Return the first interval of an evaluation, calibrated or widest, and its bounds (n, 2); None without any."""
-    for interval in evaluation.intervals():
-        calibrated = evaluation.ends if interval.calibrated else None
-        bands = pair_levels(evaluation.levels).bands
-        return interval, evaluation.curves[:, list(bands[0])] if calibrated is None else calibrated
-    return None
-
-
 def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -> list[Group]:
     """Compute coverage, width and loss by groups of rows: by size of the prediction, and by values of columns.
 
@@ -121,41 +120,35 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
     entries : Arrow table of its rows
     names : the columns, the most important ones first; dates are left to the periods
     """
-    found = interval_bounds(evaluation)
+    found = evaluation.first_interval()
     if found is None:
         return []
     interval, ends = found
     middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
     columns = split_columns(evaluation.model, entries, pooled=True)
-    first = f"predicted {evaluation.model.target}"
+    level = evaluation.levels[middle]
+    first = "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
     labels = {first: evaluation.curves[:, middle]}
     for name in names[: OPTIONS.group_columns]:
         values = columns.values[columns.names.index(name)]
         if values.dtype.kind != "M":
             labels[name] = values
     inside, loss = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1]), evaluation.row_losses()
-    inner = inside & ~find_ties(evaluation.y, ends).any(axis=1)
-    parts = [
-        (name, label, rows)
-        for name, values in labels.items()
-        for label, rows in _split_values(values, grouped=name == first)
-    ]
+    inner, (errors, _) = inside & ~find_ties(evaluation.y, ends).any(axis=1), evaluation.errors()
+    parts = [(name, label, rows) for name, values in labels.items() for label, rows in _split_values(values)]
     confidence = 1 - (1 - OPTIONS.confidence) / max(len(parts), 1)
     share = evaluation.effective_rows(inside) / len(inside)  # below 1 where rows are of units
     groups = []
     for name, label, rows in parts:
         low, high = map(float, binomial_band(interval.nominal, max(int(share * len(rows)), 1), confidence))
         observed, width = float(inside[rows].mean()), float((ends[rows, 1] - ends[rows, 0]).mean())
-        means = float(loss[rows].mean()), float(inner[rows].mean())
+        means = float(loss[rows].mean()), float(inner[rows].mean()), float(np.median(errors[rows]))
         groups.append(Group(name, label, len(rows), observed, low, high, width, *means))
     return groups
 
 
-def _split_values(values: NDArray[Any], *, grouped: bool = False) -> list[tuple[str, Index]]:
-    """Split rows by the values of a column: a name and positions of each group; none if there is only one.
-
-    Numbers from 1,000 have commas if they are `grouped`; others may be years.
-    """
+def _split_values(values: NDArray[Any]) -> list[tuple[str, Index]]:
+    """Split rows by the values of a column: a name and positions of each group; none if there is only one."""
     if values.dtype.kind == "O":
         texts = values.astype(str)
         labels, counts = np.unique(texts[[value is not None for value in values]], return_counts=True)
@@ -166,20 +159,19 @@ def _split_values(values: NDArray[Any], *, grouped: bool = False) -> list[tuple[
     else:
         edges = np.unique(np.nanquantile(values, [0, 0.25, 0.5, 0.75, 1]))
         code = np.searchsorted(edges[1:-1], values, side="left")
-        names = _name_bins(drop_missing(values), edges, grouped=grouped)
+        names = _name_bins(drop_missing(values), edges)
         groups = [(name, np.flatnonzero((code == k) & np.isfinite(values))) for k, name in enumerate(names)]
-    groups = [(truncate(name, 40), rows) for name, rows in groups if len(rows) >= OPTIONS.group_rows]
+    groups = [(truncate(name.strip(), 40), rows) for name, rows in groups if len(rows) >= OPTIONS.group_rows]
     return groups if len(groups) > 1 else []
 
 
-def _name_bins(values: Array, edges: Array, *, grouped: bool) -> list[str]:
+def _name_bins(values: Array, edges: Array) -> list[str]:
     """Name the bins between edges: each has its upper end, and the first its lower one, too."""
+    low, high = edges[:-1], edges[1:]
     if np.all(values == values.round()):
-        low, high = np.concatenate([edges[:1], np.floor(edges[1:-1]) + 1]), np.floor(edges[1:])
-        texts = format_numbers([*low, *high], grouped=grouped)
-        return [a if a == b else f"{a} to {b}" for a, b in zip(texts[: len(low)], texts[len(low) :], strict=True)]
-    (first, *others) = pairwise(format_numbers(edges, grouped=grouped))
-    return [f"{first[0]} to {first[1]}", *(f"over {a} up to {b}" for a, b in others)]
+        low, high = np.concatenate([edges[:1], np.floor(edges[1:-1]) + 1]), np.floor(high)
+    texts = format_numbers([*low, *high], grouped=None)
+    return [a if a == b else f"{a} to {b}" for a, b in zip(texts[: len(low)], texts[len(low) :], strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +223,7 @@ def compute_periods(evaluation: Evaluation, entries: Any, numbers: Index) -> Per
     def mean(values: NDArray[Any]) -> Array:
         return np.array([values[some].mean() for some in rows])
 
-    found = interval_bounds(evaluation)
+    found = evaluation.first_interval()
     coverage = None
     if found is not None:
         low, high = found[1].T
@@ -337,7 +329,12 @@ def render_groups(page: Page) -> str:
     )
     interval = page.evaluation.intervals()[0]
     share = format_share(interval.nominal, 0)
-    caption = f"Coverage and mean width of the {share} interval, and loss relative to all rows, by group of rows."
+    caption = (
+        f"Coverage and mean width of the {share} interval, and loss relative to all rows, by group of rows: of the "
+        f"{OPTIONS.group_columns} most important columns but dates, the {OPTIONS.max_categories} most frequent "
+        "categories, or four ranges of numbers, each with its upper end. Groups of fewer than "
+        f"{OPTIONS.group_rows} rows are left out."
+    )
     names = ", ".join(f"{group.describe()} ({format_share(group.observed)})" for group in off)
     finding = (
         f"The {share} interval covers too few rows in {len(off)} of {len(page.groups)} groups: {names}. Do not rely on "
@@ -346,8 +343,10 @@ def render_groups(page: Page) -> str:
         else f"No group is under-covered by the {share} interval."
     )
     if wide:
-        finding += f" In {len(wide)} it covers more (marked wide): there it is wider than it need be."
-    text = f"{finding} Ranges by chance are simultaneous {format_share(OPTIONS.confidence, 0)} ranges."
+        finding += f" In {format_count(len(wide), 'group')} it covers more (marked wide) and is wider than it need be."
+    text = (
+        f"{finding} Ranges by chance hold for all groups together in {format_share(OPTIONS.confidence, 0)} of samples."
+    )
     return f"<p{' class=warn' if off else ''}>{escape(text)}</p>{make_table(heads, lines, caption)}"
 
 
@@ -364,8 +363,8 @@ def render_periods(page: Page) -> str:
         if below or above:
             outliers = (
                 f" Coverage is below its band in {below} and above it in {above} of {len(shown.rows)} periods; chance "
+                "explains about 1 of 20."
             )
-            outliers += "explains about 1 of 20."
         line, share = np.full(len(shown.times), nominal), format_share(nominal, 0)
         name = "share of rows inside"
         pictures += make_figure(
@@ -383,11 +382,12 @@ def render_periods(page: Page) -> str:
         f"Evaluation rows {order}, in {len(shown.rows)} consecutive periods of about {len(shown.rows[0]):,} rows"
         f"{f', from {format_date(shown.ends[0])} to {format_date(shown.ends[1])}' if dated else ''}."
     )
-    found = (
-        " ".join(shown.drift) or "No drift shows: neither coverage nor the share above the median has a clear trend."
-    )
-    found += outliers
-    drift = f"<p{' class=warn' if shown.drift else ''}>{escape(found)}</p>"
+    found = " ".join(shown.drift)
+    if evaluation.unseen and not evaluation.time_ordered:
+        found += f"{' ' if found else ''}{BETWEEN}"
+    elif not found:
+        found = "No drift shows: neither coverage nor the share above the median has a clear trend."
+    drift = f"<p{' class=warn' if shown.drift else ''}>{escape(found + outliers)}</p>"
     return f'<p>{escape(text)}</p>{drift}<div class="beside">{pictures}</div>'
 
 
@@ -397,28 +397,26 @@ def render_coverage(page: Page) -> str:
     intervals = evaluation.intervals()
     ties = bool(np.any(shown.below < shown.observed))
     numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, strict=True)
-    verdicts = (
-        verdict_cell(bool(ok), wide=bool(wide)) for ok, wide in zip(shown.holds, charts.wide_levels(shown), strict=True)
-    )
-    cells = zip(numbers, verdicts, strict=True)
-    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares), verdict) for (level, *shares), verdict in cells]
+    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares), level_cell(*shares)) for level, *shares in numbers]
     heads = (numeric_cell("level"), numeric_cell("rows below"), numeric_cell("95 % by chance"), "")
-    caption = "Share of rows at or below each predicted quantile, and its 95 % range by chance for a calibrated level."
+    caption = (
+        "Share of rows at or below each predicted quantile, and its 95 % range by chance. At level 0.25 a quarter of "
+        "the rows should be: where more are, the quantile is too high."
+    )
     tables = make_table(heads, lines, caption)
+    if not shown.holds.all():
+        tables += f"<p>{OFF}</p>"
     if ties or any(one.inner < one.observed for one in intervals):
         tables += f"<p>{TIES}</p>"
     if intervals:
         tables += _interval_table(intervals, evaluation)
-    residuals = PITDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
     most = format_share(shown.confidence, 0)
     pictures = make_figure(
         charts.draw_calibration(shown),
-        f"Calibration: points on the dashed line are ideal; true quantiles would be in the band in {most} of samples."
+        "Calibration: how far the share of rows at or below each quantile is from its level. Points on the dashed line "
+        f"are ideal; true quantiles would be in the band in {most} of samples. Points below the line on the left and "
+        "above it on the right: intervals are too wide; the other way round: too narrow."
         + (" Vertical lines go from the share below a quantile to the share at or below it." if ties else ""),
-    ) + make_figure(
-        charts.draw_pit(residuals),
-        f"PIT histogram: rows between neighbouring quantiles, relative to the expected number, with {most} ranges. A U "
-        "shape means that intervals are too narrow, a hump that they are too wide.",
     )
     sampled = evaluation.out_of is not None
     sample = (
@@ -450,6 +448,8 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
 
 def _share_cells(without_ties: float, with_ties: float, low: float, high: float) -> tuple[Cell, ...]:
     """Return cells with an observed share, as a range where ties make one, and its range by chance."""
-    chance = f"{100 * low:.1f} to {format_share(high)}"
-    observed = "" if without_ties == with_ties else f"{100 * without_ties:.1f} to "
-    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance)
+    outside = max(low - with_ties, without_ties - high)
+    digits = 2 if 0 < outside < 1e-3 else 1  # or it would look inside
+    chance = f"{100 * low:.{digits}f} to {format_share(high, digits)}"
+    observed = "" if without_ties == with_ties else f"{100 * without_ties:.{digits}f} to "
+    return numeric_cell(observed + format_share(with_ties, digits)), numeric_cell(chance)

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel import __version__
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import TabularQuantileRegressor
 from quernel.plots import PermutationImportanceDisplay
 from quernel.plots.style import truncate
 from quernel.report import charts
-from quernel.report.advice import compare_losses, describe_comparison, render_top
+from quernel.report.advice import describe_comparison, find_caps, render_top
 from quernel.report.content import Page, compute_page, find_bandwidths, summarize_page
 from quernel.report.effects import render_columns, render_what_if
 from quernel.report.evaluation import Evaluation
@@ -38,6 +39,7 @@ from quernel.report.formatting import (
     format_time,
     make_figure,
     make_table,
+    may_be_years,
     numeric_cell,
     row_header,
 )
@@ -103,7 +105,7 @@ def render_page(page: Page) -> str:
         "coverage": ("Coverage and calibration", render_coverage(page)),
         "groups": ("Coverage by group", render_groups(page)),
         "time": ("Coverage and loss over time", render_periods(page)),
-        "columns": ("Effect of each column", render_columns(page)),
+        "columns": ("Predictions along each column", render_columns(page)),
         "whatif": ("What if", render_what_if(page)),
         "worst": ("The worst-predicted rows", render_worst_rows(page)),
         "predictions": ("To download", render_download(page)),
@@ -113,7 +115,12 @@ def render_page(page: Page) -> str:
         "load": ("How to use the model", render_usage(page)),
     }
     sections = {name: section for name, section in sections.items() if section[1]}
-    about = f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {date.today().isoformat()}</p>'
+    evaluation, kind = page.evaluation, type(page.model.model).__name__
+    about = (
+        f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows; {kind} of quernel {__version__}, evaluated on '
+        f"{len(evaluation.y):,} {'held-out' if evaluation.unseen else 'given'} rows; "
+        f'<span class="whole">{date.today().isoformat()}</span></p>'
+    )
     return assemble_page(f"Quantiles of {page.model.target}", about + render_top(page), sections)
 
 
@@ -174,43 +181,28 @@ def render_losses(page: Page) -> str:
     ranked = sorted(means, key=lambda name: means[name])
     longest = max(means.values()) or 1.0
     losses = format_numbers(means[name] for name in ranked)
-    by_level = [format_numbers(column) for column in zip(*map(evaluation.losses, ranked), strict=True)]
+    by_level = np.array([evaluation.losses(name) for name in ranked])
+    by_level = np.reshape(format_numbers(by_level.ravel()), by_level.shape)
+    changes = {name: evaluation.compare_losses(evaluation.row_losses(name)) for name in ranked}
     lines = [
         (
             row_header("This model" if name is None else name),
             numeric_cell(losses[k]),
-            numeric_cell(_compare_losses(evaluation, name)),
+            numeric_cell(NONE if name is None else f"{100 * change:+,.1f} % ± {100 * error:,.1f}"),
             bar_cell(means[name] / longest),
-            *(numeric_cell(column[k]) for column in by_level),
+            *map(numeric_cell, by_level[k]),
         )
-        for k, name in enumerate(ranked)
+        for k, (name, (change, error)) in enumerate(changes.items())
     ]
     levels = [numeric_cell(f"{level:g}") for level in evaluation.levels]
-    heads: list[Cell | str] = ["model", numeric_cell("mean loss"), numeric_cell("difference"), "", *levels]
+    heads: list[Cell | str] = ["model", numeric_cell("mean loss"), numeric_cell("this model"), "", *levels]
     caption = (
-        "Pinball loss, in units of the target: mean over the levels, difference from this model (± standard error), "
-        "and loss per level. Lower is better."
+        "Pinball loss, in units of the target: mean over the levels, how far this model is below (-) or above (+) the "
+        "other (± standard error), and loss per level. Lower is better."
     )
     warning = "" if evaluation.unseen else ' class="warn"'
-    best = min(evaluation.baselines, key=lambda name: means[name])
-    beaten = (
-        f'<p class="warn">A baseline is better on these rows: {escape(best)} has a lower loss than this model.</p>'
-        if means[best] < means[None]
-        else ""
-    )
     table = make_table(heads, lines, caption, marked=[ranked.index(None)])
-    return f"<p{warning}>{escape(evaluation.how)}</p>{beaten}{table}"
-
-
-def _compare_losses(evaluation: Evaluation, name: str | None) -> str:
-    """Return the relative difference of a baseline's loss from the model's, with its standard error."""
-    ours = evaluation.row_losses()
-    if name is None or ours.mean() == 0:
-        return NONE
-    change = (evaluation.row_losses(name) - ours) / ours.mean()
-    error = change.std() / np.sqrt(len(change))
-    digits = 1 if abs(change.mean()) < 1 else 0
-    return f"{100 * change.mean():+,.{digits}f} % ± {100 * error:,.{digits}f}"
+    return f"<p{warning}>{escape(evaluation.how)}</p>{table}"
 
 
 def render_worst_rows(page: Page) -> str:
@@ -222,6 +214,9 @@ def render_worst_rows(page: Page) -> str:
         f"{format_share(loss[worst].sum() / loss.sum() if loss.sum() > 0 else 0)} of the total loss of {len(loss):,} "
         "rows: look for errors in the data, and for information missing from the columns."
     )
+    capped = sum(int(np.isclose(page.evaluation.y[worst], end).sum()) for end, _ in find_caps(page.y))
+    if capped:
+        text += f" {capped} of them {'has' if capped == 1 else 'have'} a capped target, whose true value is unknown."
     return f"<p>{escape(text)}</p>{_row_table(page, worst, loss)}"
 
 
@@ -304,18 +299,16 @@ def _format_entries(column: Column, entries: Any) -> list[Cell | str]:
         return [MISSING if np.isnan(time) else format_time(time) for time in column.read(entries)]
     missing = numeric_cell(MISSING) if column.kind in NUMBERS else MISSING
     values = entries.to_pylist()
-    long = any(isinstance(value, int | float | Decimal) and abs(float(value)) >= 9999.5 for value in values)
-    return [missing if value in (None, "") else _format_entry(value, grouped=long) for value in values]
+    numbers = [float(value) for value in values if isinstance(value, int | float | Decimal)]
+    grouped = not may_be_years(numbers)
+    return [missing if value in (None, "") else _format_entry(value, grouped=grouped) for value in values]
 
 
 def _format_entry(value: Any, *, grouped: bool) -> Cell | str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float | Decimal):
-        text = format_number(float(value), 6)  # as in the data, to be found there
-        whole, point, decimals = text.partition(".")
-        long = grouped and len(whole) > 3 and whole.lstrip("-").isdigit()
-        return numeric_cell(f"{int(whole):,}{point}{decimals}" if long else text)
+        return numeric_cell(format_number(float(value), 6, grouped=grouped))  # as in the data, to be found there
     return truncate(str(value), 40)
 
 
@@ -364,7 +357,7 @@ def _measures(first: Evaluation, one: Evaluation, importance: PermutationImporta
     """Return what is said of one model, by name."""
     measures = {"Mean pinball loss": numeric_cell(format_amount(float(one.losses().mean())))}
     if one is not first:
-        change, error = compare_losses(first, one)
+        change, error = one.compare_losses(first.row_losses())
         measures["Difference"] = numeric_cell(f"{100 * change:+.1f} % ± {100 * error:.1f}")
         share = float(np.mean(one.row_losses() < first.row_losses()))
         measures["Rows in which it is better"] = numeric_cell(format_share(share, 0))
