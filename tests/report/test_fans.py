@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from quernel import KernelQuantileRegressor
+from quernel.conformal.table_model import as_table_model
 from quernel.kernels import Gaussian
 from quernel.plots import QuantileFanDisplay
 from quernel.plots.inputs import GRID, date_grid
 from quernel.report import charts
 from quernel.report.effects import compute_fans
-from quernel.report.evaluation import as_table_model
 from support.report_page import LEVELS, fitted
 
 DAY, YEAR = 86_400.0, 365.2425 * 86_400

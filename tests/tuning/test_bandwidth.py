@@ -281,3 +281,20 @@ def test_large_tables_are_sampled(monkeypatch):
     choice = learned(X, y).bandwidth_choice_
     assert choice.n_rows == 300
     assert "from 300 rows" in choice.reason
+
+
+def test_bandwidths_of_large_tables_are_refined_on_more_rows(monkeypatch):
+    """Waves that 100 rows cannot follow, but 600 can: bandwidths of 100 rows are too wide for them."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (1600, 2))
+    y = np.sin(30 * X[:, 0]) * np.cos(15 * X[:, 1]) + 0.05 * rng.standard_normal(1600)
+    few = replace(bandwidth.OPTIONS, pilot_rows=100, large=500, refined_rows=100)
+    losses = {}
+    for refined in (100, 600):
+        monkeypatch.setattr(bandwidth, "OPTIONS", replace(few, refined_rows=refined))
+        model = learned(X[:1000], y[:1000], kernel="gaussian", n_components=300)
+        losses[refined] = pinball_loss(y[1000:], model.predict(X[1000:]), LEVELS).mean()
+    assert losses[600] < 0.95 * losses[100]
+    monkeypatch.setattr(bandwidth, "OPTIONS", replace(few, large=2000, refined_rows=600))  # a small table is not
+    small = learned(X[:1000], y[:1000], kernel="gaussian", n_components=300)
+    assert pinball_loss(y[1000:], small.predict(X[1000:]), LEVELS).mean() == pytest.approx(losses[100])

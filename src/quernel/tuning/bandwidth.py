@@ -4,8 +4,9 @@ Learned are one bandwidth per column, a matching alpha and, if kernel="auto", th
 
 1. For each candidate kernel, bandwidths minimise the leave-one-out error of kernel ridge regression (`Pilot`), by
    L-BFGS with gradients. The last kernel that is not clearly worse than the best is chosen, on large tables by the
-   error of ridge regression on landmarks of many more rows. Its bandwidths are refined; targets are then y and, for
-   quantile levels, also the absolute residuals, so that columns that affect only the spread of y count.
+   error of ridge regression on landmarks of many more rows. Its bandwidths are refined, on more rows of large tables;
+   targets are then y and, for quantile levels, also the absolute residuals, so that columns that affect only the spread
+   of y count.
 2. The automatic bandwidths are kept if their leave-one-out error is not worse.
 3. Alphas are compared by the held-out loss of actual fits with the chosen bandwidths.
 
@@ -64,9 +65,11 @@ class BandwidthOptions:
     min_rows: int = 30  # with fewer the automatic bandwidths are kept
     few_rows: int = 1000  # with fewer, bandwidths are learned in every fold
     pilot_rows: int = 700  # rows of the descent, whose steps cost their number cubed
-    # From so many distinct rows on, kernels are compared on up to `compared_rows`, of which this fraction is held out,
-    # with so many landmarks.
-    compared_from: int = 5000
+    # From so many distinct rows on, the chosen kernel is refined on `refined_rows`: bandwidths of few rows are too wide
+    # for many, some columns more than others. And kernels are compared on up to `compared_rows`, of which this fraction
+    # is held out, with so many landmarks.
+    large: int = 5000
+    refined_rows: int = 1600
     compared_rows: int = 8000
     compared_held_out: float = 0.25
     compared_landmarks: int = 400
@@ -172,12 +175,13 @@ def learn_bandwidth(
         # Bandwidths of few rows vary: the mean over the folds. The rows that a fold holds out judge what was learned
         # without them.
         n_pilots = len(folds) if sample.n_rows < OPTIONS.few_rows else 1
+        n_refined = OPTIONS.refined_rows if summary.n_distinct >= OPTIONS.large else OPTIONS.pilot_rows
         pilots = [
-            Pilot(take_rows(fold.train, np.arange(min(OPTIONS.pilot_rows, fold.train.n_rows))), few_levels, automatic)
+            Pilot(take_rows(fold.train, np.arange(min(n_refined, fold.train.n_rows))), few_levels, automatic)
             for fold in folds[:n_pilots]
         ]
         compare = None
-        if summary.n_distinct >= OPTIONS.compared_from:
+        if summary.n_distinct >= OPTIONS.large:
             rows = deduplicated_sample(summary.sample, OPTIONS.compared_rows)
             compare = partial(nystroem_errors, rows, few_levels)
         best, found = fit_bandwidths(pilots, kernels, unit, compare)

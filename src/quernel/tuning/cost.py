@@ -53,7 +53,8 @@ class LandmarkCost:
     columns: float = 20.0  # with so many columns it takes twice as long
     alphas: float = 0.6  # search for alpha, per level ...
     alpha_rows: int = 2250  # ... on so many rows
-    compared: float = 0.5  # comparison of kernels on many rows
+    compared: float = 0.5  # comparison of kernels on many rows ...
+    refined: float = 3.5  # ... and bandwidths from more of them, with few columns
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def _learning_seconds(n: int, d: int, q: int) -> float:
     pilots = FOLDS if n < BANDWIDTH.few_rows else 1
     pilot = own.pilot * (min(train, BANDWIDTH.pilot_rows) / BANDWIDTH.pilot_rows) ** 2 * (1 + d / own.columns)
     alphas = own.alphas * min(q, MOST_LEVELS) * (train / own.alpha_rows) * min(1.0, train / BANDWIDTH.n_landmarks) ** 2
-    compared = own.compared if n >= BANDWIDTH.compared_from else 0.0
+    compared = own.compared + own.refined * (1 + d / own.columns) if n >= BANDWIDTH.large else 0.0
     return (pilots * pilot + folds * alphas + compared) * own.speed / _speed()
 
 
