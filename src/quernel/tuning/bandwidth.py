@@ -175,11 +175,8 @@ def learn_bandwidth(
         # Bandwidths of few rows vary: the mean over the folds. The rows that a fold holds out judge what was learned
         # without them.
         n_pilots = len(folds) if sample.n_rows < OPTIONS.few_rows else 1
-        n_refined = OPTIONS.refined_rows if summary.n_distinct >= OPTIONS.large else OPTIONS.pilot_rows
-        pilots = [
-            Pilot(take_rows(fold.train, np.arange(min(n_refined, fold.train.n_rows))), few_levels, automatic)
-            for fold in folds[:n_pilots]
-        ]
+        n_rows = OPTIONS.refined_rows if summary.n_distinct >= OPTIONS.large else OPTIONS.pilot_rows
+        pilots = [Pilot(_take_first(fold.train, n_rows), few_levels, automatic) for fold in folds[:n_pilots]]
         compare = None
         if summary.n_distinct >= OPTIONS.large:
             rows = deduplicated_sample(summary.sample, OPTIONS.compared_rows)
@@ -215,6 +212,11 @@ def learn_bandwidth(
         sample.n_rows,
         best if is_better else 0,
     )
+
+
+def _take_first(rows: ArrayRows, size: int) -> ArrayRows:
+    """At most so many of the rows, which are in random order."""
+    return take_rows(rows, np.arange(min(size, rows.n_rows)))
 
 
 def _mean_result(found: list[LooResult]) -> LooResult:
