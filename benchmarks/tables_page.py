@@ -223,13 +223,15 @@ def _seconds(rows: list[dict], methods: list[str]) -> str:
 
 
 def _time_ratio(rows: list[dict]) -> str:
-    parts = []
+    parts, both = [], False
     for table in TABLES:
         pair = [_median_seconds(rows, table, method) for method in (OURS, KERNEL, TIME_PEER)]
         if pair[0] is not None and pair[2] is not None:
             kernel = "" if pair[1] is None else f" and {pair[1] / pair[2]:.1f}"
+            both = both or bool(kernel)
             parts.append(f"{table} {pair[0] / pair[2]:.1f}{kernel}")
-    return f"Seconds of *tabular* (and of *kernel*) over those of {TIME_PEER} with its defaults: {', '.join(parts)}.\n"
+    ours = "*tabular* (and of *kernel*)" if both else "*tabular* (*kernel* was not timed)"
+    return f"Seconds of {ours} over those of {TIME_PEER} with its defaults: {', '.join(parts)}.\n"
 
 
 def _coverage(rows: list[dict]) -> str:

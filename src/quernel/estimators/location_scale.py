@@ -55,9 +55,9 @@ class LocationScaleOptions:
     strip: int = 4096  # rows whose features are in memory at a time, where not all are
     intercept: float = 10.0  # the constant column, penalised like the features: large, so that this hardly matters
     floor: float = 0.3  # of the median |residual|, added before the logarithm
-    # m of new rows leaves the range of that of the training rows by at most this share of it. Log s stays inside: a
-    # kernel says nothing outside the training inputs, and an exponential makes much of it.
-    margin: float = 0.25
+    # m and log s leave their range at the training rows by at most these shares of it: a kernel knows nothing outside
+    # of the training inputs, and an exponential makes much of that.
+    margins: tuple[float, float] = (0.25, 0.1)
 
 
 OPTIONS = LocationScaleOptions()
@@ -173,8 +173,8 @@ def _fit_shared_kernel(
     both = (location, scale)
     feature_map, coef = LandmarkPredictor.from_nystroem(landmarks, np.column_stack([fit.coef for fit in both]))
     intercept, ridges, gaps = np.array([(fit.intercept, fit.ridge, fit.duality_gap) for fit in both]).T
-    margins = zip(both, (OPTIONS.margin, 0.0), strict=True)
-    ends = np.array([_output_limits(Phi, fit, margin) for fit, margin in margins]).T
+    pairs = zip(both, OPTIONS.margins, strict=True)
+    ends = np.array([_output_limits(Phi, fit, margin) for fit, margin in pairs]).T
     found = np.empty((4, len(X)))
     for k, (m, log_s) in enumerate([[fit.held_out for fit in both], [fit.out_of_fold for fit in both]]):
         found[2 * k : 2 * k + 2, order] = np.clip(m, *ends[:, 0]), np.exp(np.clip(log_s, *ends[:, 1]))
