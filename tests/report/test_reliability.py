@@ -185,7 +185,7 @@ def test_the_top_says_what_looks_capped_impossible_or_rests_on_a_random_split():
     inside = 100 * np.mean(curves[y == 2, 2] >= 2)
     loss = evaluation.row_losses()
     share = 100 * loss[y == 2].sum() / loss.sum()
-    assert f"the 90 % interval covers {inside:.0f} % of them, and they have {share:.1f} % of the loss" in text
+    assert f"the 90 % interval covers {inside:.0f} % of capped rows, which have {share:.1f} % of the loss" in text
     assert "are above it" not in text, "the highest quantiles are 1.6"
     assert "The future" not in text, "rows without dates"
     page = report_page(

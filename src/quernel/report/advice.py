@@ -249,11 +249,11 @@ def _target_doubts(page: Page) -> list[str]:
             f"{format_share(np.mean(y == end))} of the targets are {format_amount(end)}, the {name}: they look capped, "
             f"and predictions near it are of the capped value{_describe_beyond(evaluation, end, name)}"
         )
-        capped, loss = np.isclose(evaluation.y, end), evaluation.row_losses()
+        capped, loss = np.isclose(evaluation.y, end, rtol=1e-9), evaluation.row_losses()
         if (interval := evaluation.first_interval()) and capped.any():
             low, high = interval[1][capped].T
             inside, nominal = np.mean((low <= end) & (end <= high)), format_share(interval[0].nominal, 0)
-            found[-1] += f"; the {nominal} interval covers {format_share(inside, 0)} of them, and they have "
+            found[-1] += f"; the {nominal} interval covers {format_share(inside, 0)} of capped rows, which have "
             found[-1] += f"{format_share(loss[capped].sum() / (loss.sum() or 1.0))} of the loss"
     below = np.mean(evaluation.curves < 0, axis=0)
     if y.min() >= 0 and below.max() >= FEW_ROWS:

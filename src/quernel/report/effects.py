@@ -337,7 +337,7 @@ def _describe_fan(fan: ColumnFan, n_columns: int) -> str:
     if shown < fan.total:
         text += f" Shown are the {shown} most frequent of {fan.total} categories."
     if np.isnan(fan.curves).any():
-        text += " Where there are only a few rows, none are drawn."
+        text += " Quantiles are not drawn where there are only a few rows."
     return text + (" Rows are jittered sideways." if fan.jitter else "")
 
 
@@ -372,9 +372,7 @@ def render_what_if(page: Page) -> str:
     )
     for name, labels, total in zip(shown.names, shown.labels, shown.totals, strict=True):
         if len(labels) < total:
-            text += (
-                f" Of {total} categories of {name} the {len(labels)} most frequent of rows like this one are offered."
-            )
+            text += f" Of {total} categories of {name} the {len(labels)} most frequent of similar rows can be chosen."
     text += _describe_seen(page.evaluation)
     return (
         f'<div id="what-if" data-numbers="{escape(json.dumps(numbers))}" hidden><p>{escape(text)}</p>'

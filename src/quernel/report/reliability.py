@@ -66,8 +66,8 @@ BETWEEN = (
     "here, and later rows may be predicted worse. quernel fit --time-ordered evaluates on the last rows instead."
 )
 OFF = (
-    "A quantile that is too high or too low is one of another level, that of the share of rows. Where these few points "
-    "matter, an interval calibrated on further rows holds: <code>quernel fit --conformal</code>."
+    "A quantile that is too high or too low has the share of rows beside it as its real level. If that difference "
+    "matters to you, have an interval calibrated on further rows: <code>quernel fit --conformal</code>."
 )
 CALIBRATED = (
     "The calibrated interval was adjusted by conformal prediction on {rows:,} rows that the model was not fitted to. "
