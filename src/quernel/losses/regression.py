@@ -151,11 +151,24 @@ class EpsilonInsensitive(Piecewise):
     def fit_constant(self, target: Array, share: Array) -> Array:
         """The weighted median of all y - epsilon and y + epsilon, shape (q,).
 
-        Because  max(|r| - epsilon, 0) = (|r - epsilon| + |r + epsilon|) / 2 - epsilon.
+        Because  max(|r| - epsilon, 0) = (|r - epsilon| + |r + epsilon|) / 2 - epsilon.  Between those, the slope is
+        that of the rows outside the tube alone: a row inside, however heavy, takes no digits from it.
         """
-        doubled = np.tile(share, 2)
-        ends = [np.concatenate([target - e, target + e]) for e in self.epsilon]
-        return np.array([weighted_quantiles(values, doubled, np.array([0.5]))[0] for values in ends])
+        return np.array([_tube_constant(target, share, epsilon) for epsilon in self.epsilon])
+
+
+def _tube_constant(target: Array, share: Array, epsilon: float) -> float:
+    """The constant b with the smallest  sum_i share_i max(|y_i - b| - epsilon, 0);  the middle of several."""
+    knots = np.unique(np.concatenate([target - epsilon, target + epsilon]))
+    first, last = 0, len(knots) - 1
+    while first < last:
+        middle = (first + last) // 2
+        low, high = knots[middle], knots[middle + 1]
+        up, down = share[target + epsilon <= low].sum(), share[target - epsilon >= high].sum()
+        if abs(up - down) <= SUM_ROUNDING * (up + down):
+            return float((low + high) / 2)
+        first, last = (first, middle) if up > down else (middle + 1, last)
+    return float(knots[first])
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrs
-from scipy.special import logsumexp, softmax, xlogy
+from scipy.special import softmax, xlogy
 
 from quernel.data import Block, BlockState, InMemoryDesign, RowState, discard, sum_tuples
 from quernel.losses import Logistic
@@ -93,8 +93,8 @@ class _Descent:
         self.problem, (self.coef, self.intercept) = problem, start
         self.state: RowState = problem.rows.new_state()
         shares = problem.shares()
-        self.null = float(-shares @ np.log(shares)) if problem.fit_intercept else float(np.log(len(shares)))
-        self.constant = np.log(shares) if problem.fit_intercept else np.zeros(len(shares))
+        self.null = float(-shares @ _log_shares(shares)) if problem.fit_intercept else float(np.log(len(shares)))
+        self.constant = _log_shares(shares) if problem.fit_intercept else np.zeros(len(shares))
         small = problem.rows.n_rows * self.coef.size <= OPTIONS.small
         steps, left, solver = 0, OPTIONS.polish_steps if small else 0, None
         for steps in range(max_iter + 1):
@@ -299,6 +299,22 @@ def _class_shares_block(block: Block, state: BlockState, args: None) -> tuple[Ar
     return (block.share @ (block.target > 0),)
 
 
+def _log_shares(shares: Array) -> Array:
+    """Logarithms of class frequencies, with all digits of one that is close to 1."""
+    logs, largest = np.log(shares), int(np.argmax(shares))
+    logs[largest] = np.log1p(-np.delete(shares, largest).sum())
+    return logs
+
+
+def _log_sum_exp(score: Array) -> tuple[Array, Array]:
+    """log sum exp of each row of (m, K) in two parts: its largest score, and what the others add, with all digits."""
+    highest = score.argmax(axis=1)[:, None]
+    top = np.take_along_axis(score, highest, axis=1)
+    others = np.exp(score - top)
+    np.put_along_axis(others, highest, 0.0, axis=1)
+    return top[:, 0], np.log1p(others.sum(axis=1))
+
+
 def _scores(block: Block, args: tuple[Array, Array]) -> Array:
     """f = Phi U + b, (m, K)."""
     coef, intercept = args
@@ -320,14 +336,14 @@ def _gradient_block(
         part, constant = mix
         probability = (1 - part) * probability + part * constant
     own = block.target > 0
-    height = logsumexp(score, axis=1)
+    highest, excess = _log_sum_exp(score)
     state["dual"] = own - probability
     weighted = state["dual"] * block.share[:, None]
-    fenchel_gap = height + np.sum(xlogy(probability, probability) - probability * score, axis=1)
+    fenchel_gap = highest + excess + np.sum(xlogy(probability, probability) - probability * score, axis=1)
     return (
         (weighted.T @ block.features).T,
         weighted.sum(axis=0),
-        block.share @ (height - score[own]),
+        block.share @ (highest - score[own] + excess),
         block.share @ fenchel_gap,
     )
 
