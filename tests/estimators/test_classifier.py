@@ -1,5 +1,8 @@
 """KernelClassifier: support vector machines and logistic regression behind the same words."""
 
+import warnings
+
+import mpmath
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -145,6 +148,34 @@ def test_multinomial_gap_is_a_bound_wherever_it_stops(iris):
         scale = early.objective_[0]
         assert early.duality_gap_[0] * scale >= (scale - best) * (1 - 1e-9)
         assert early.duality_gap_[0] > 1e-12
+
+
+def test_multinomial_objective_has_all_digits_beside_a_weight_that_outweighs_all_others():
+    """The heavy row's loss is log(1 + 1e-12) or so, and the null model's entropy is as small."""
+    rng = np.random.default_rng(0)
+    X, y, weight = rng.standard_normal((10, 3)), np.arange(10) % 3, rng.uniform(1, 2, 10)
+    weight[0] = 1e13
+    model = KernelClassifier("logistic", kernel="linear", alpha=3e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the gap, relative to so small an objective, is not reached
+        model.fit(X, y, sample_weight=weight)
+    with mpmath.workdps(50):
+        w = [mpmath.mpf(one) for one in weight.tolist()]
+        total = mpmath.fsum(w)
+        coef, intercept, rows = model.coef_.tolist(), model.intercept_.tolist(), X.tolist()
+
+        def loss(row, label):
+            scores = [
+                b + mpmath.fsum(x * c[k] for x, c in zip(row, coef, strict=True)) for k, b in enumerate(intercept)
+            ]
+            return mpmath.log(mpmath.fsum(mpmath.exp(one - scores[label]) for one in scores))
+
+        ridge = model.alpha_ * mpmath.fsum(mpmath.mpf(c) ** 2 for row in coef for c in row)
+        F = mpmath.fsum(v * loss(row, k) for v, row, k in zip(w, rows, y.tolist(), strict=True)) / total + ridge
+        shares = [mpmath.fsum(v for v, one in zip(w, y, strict=True) if one == k) / total for k in range(3)]
+        null = -mpmath.fsum(share * mpmath.log(share) for share in shares)
+        assert abs(model.objective_[0] - F) <= 1e-9 * F
+        assert null * (1 + 1e-12) >= F
 
 
 def test_multinomial_over_many_rows_leaves_directions_out():

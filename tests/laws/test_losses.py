@@ -1,6 +1,7 @@
 """Laws of every loss, and for every law a loss that breaks it."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -364,3 +365,23 @@ def test_the_mean_of_equal_targets_is_that_target():
     for value in rng.standard_normal(50):
         share = 10.0 ** rng.uniform(-12, 0, 1000)
         assert np.all(losses.Squared().fit_constant(np.full(1000, value), share / share.sum()) == value)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 24.05])
+def test_the_constant_of_a_tube_has_all_digits_beside_a_weight_that_outweighs_all_others(epsilon):
+    """A row inside the tube costs nothing however heavy it is: the others decide, to their own digits."""
+    rng = np.random.default_rng(0)
+    y, weight = 30 * rng.standard_cauchy(37), rng.uniform(1, 2, 37)
+    weight[5] = 1e14
+    (found,) = losses.EpsilonInsensitive(epsilon).fit_constant(y, weight / weight.sum())
+
+    def exact(constant):
+        tube = [max(abs(Fraction(v) - Fraction(float(constant))) - Fraction(epsilon), 0) for v in y.tolist()]
+        return sum(Fraction(w) * r for w, r in zip(weight.tolist(), tube, strict=True))
+
+    # A knot is rounded, and the heavy row is outside by that: the best of the knots and their neighbours.
+    knots = np.unique([y - epsilon, y + epsilon])
+    near = np.concatenate([knots, np.nextafter(knots, -np.inf), np.nextafter(knots, np.inf)])
+    best = min(exact(one) for one in near)
+    rounding = min(exact(np.nextafter(found, way)) for way in (-np.inf, np.inf))
+    assert min(exact(found), rounding) <= best * Fraction(1 + 1e-12)
