@@ -1,4 +1,4 @@
-"""Rows to predict: checked, wherever they are, and predictions as data frames.
+"""Rows to predict, in memory or out of core: their checks, and predictions as data frames.
 
 The decorator `blockwise` extends row-wise methods such as `predict` to
 

@@ -176,7 +176,7 @@ def _encode_text(
 
 
 def _parse_all(texts: Sequence[str]) -> tuple[str, list[Any]] | None:
-    """Return what all of the text holds, dates by their order, times or numbers, and the values; None if in doubt."""
+    """Return what all of the text holds, dates by their order, times or numbers, and the values; None if unclear."""
     found: dict[str, list[Any]] = {}
     dates = {order: partial(parse_date, order=order) for order in DATE_ORDERS}
     for kind, parse in (dates | {one: PARSERS[one] for one in ("time", "number")}).items():
