@@ -70,6 +70,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_domain_indices = False  # the API reference lists the modules
 html_theme_options = {
     "logo": {"text": "quernel"},
     "navbar_align": "left",
@@ -82,7 +83,7 @@ html_theme_options = {
     "footer_end": [],
     "show_prev_next": True,
     "navigation_with_keys": False,
-    "pygments_light_style": "tango",
+    "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {"getting_started": [], "coming_from": [], "cite": [], "index": []}
