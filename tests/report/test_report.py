@@ -222,6 +222,25 @@ def test_long_names_of_categories_take_turns_on_two_lines():
         assert len({height for height, _ in names[::2]}) == 1
 
 
+def test_the_evaluated_model_predicts_from_the_table_what_the_page_shows_and_knows_no_held_out_target():
+    rng = np.random.default_rng(0)
+    code, x = rng.integers(0, 60, 900), rng.random(900)
+    y = np.sin(code) + x + 0.3 * rng.standard_normal(900)
+    held_out = held_out_rows(900)[1]
+    curves = []
+    for moved in (np.empty(0, dtype=int), held_out, held_out_rows(900)[0]):
+        table = pa.table({"x": x, "word": [f"w{k}" for k in code], "y": y + 3.0 * np.isin(np.arange(900), moved)})
+        model, training = fitted(table, "y")
+        evaluation = evaluate_by_refitting(model, training)
+        np.testing.assert_array_equal(evaluation.rows, held_out)
+        shown = evaluation.model.predict(table.take(evaluation.rows))
+        np.testing.assert_allclose(shown, evaluation.curves, rtol=1e-9)
+        assert not np.allclose(training.rows.X[held_out], evaluation.X, rtol=1e-6)  # out of fold, of all rows
+        curves.append(evaluation.curves)
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-9)
+    assert np.abs(curves[0] - curves[2]).min() > 0.5
+
+
 def test_rare_categories_have_shares_that_are_not_0():
     x = np.arange(900.0)
     page = page_of({"x": x, "w": [f"w{k % 150}" for k in range(900)]}, x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
-from quernel.tables import TableError
-from quernel.tables.frames import open_frame
+from quernel.tables import TableError, TextColumn
+from quernel.tables.columns import Column, row_folds
+from quernel.tables.frames import as_entries, open_frame
 from quernel.tables.training_data import RowSample, TrainingData, read_numbers
 from quernel.tuning.data_summary import column_scales
 
@@ -325,6 +327,7 @@ def evaluate_by_refitting(
     units, rows = training.groups, training.rows
     assert isinstance(rows, ArrayRows)
     train, test = held_out_rows(rows.n_rows, seed=seed, time_ordered=time_ordered, units=units)
+    model, rows = _encode_without(model, training, rows, train)
     weight = None if rows.weight is None else rows.weight[train]
     more = {} if units is None else {"groups" if model.interval is None else "units": units[train]}
     refitted = _refit(model, lambda one: one.fit(rows.X[train], rows.y[train], sample_weight=weight, **more))
@@ -390,6 +393,33 @@ def evaluate_on(
         "never on rows that they were fitted to."
     )
     return replace(_evaluate(model, X, y, splits, how, unseen=False, out_of=out_of), time_ordered=time_ordered)
+
+
+def _encode_without(
+    model: TableModel, training: TrainingData, rows: ArrayRows, train: Index
+) -> tuple[TableModel, ArrayRows]:
+    """Return the model and its rows with means of the target over these training rows alone, as for a refit.
+
+    Held-out rows are then encoded as new rows are: the evaluated model predicts from the table what the page shows.
+    """
+    encoder, start, columns = copy(model.encoder), 0, list[Column]()
+    many = [one.name for one in encoder.columns_ if isinstance(one, TextColumn) and one.means is not None]
+    if not many:
+        return model, rows
+    table = training.table.read([*many, model.target])
+    table = table.filter(np.isfinite(read_numbers(table, model.target, training.options.missing)))
+    X, folds = rows.X.copy(), row_folds(0, rows.n_rows)
+    weight = None if rows.weight is None else rows.weight[train]
+    for column in encoder.columns_:
+        if isinstance(column, TextColumn) and column.name in many:
+            values = column.read(as_entries(table[column.name]), encoder.markers)
+            column = column.with_target(values[train], rows.y[train, None], weight, folds[train])
+            X[:, [start]] = column.encode(values)
+            X[train, start : start + 1] = column.encode(values[train], folds[train])
+        columns.append(column)
+        start += len(column.names)
+    encoder.columns_ = tuple(columns)
+    return replace(model, encoder=encoder), replace(rows, X=X)
 
 
 def _training_loss(model: TableModel, X: Array, y: Array) -> float:
