@@ -51,6 +51,7 @@ class EvaluationOptions:
     train_rows: int = 2000  # training rows on which the loss is computed, to tell overfitting
     overfit: float = 0.8  # a kernel model overfits if its loss on training rows is below this share of the held-out one
     growth: float = 2.0  # errors are relative if those of large predictions are larger than those of small ones by this
+    least_unit: float = 0.2  # share of the median target below which a prediction is no unit for errors
     underfit: float = 0.9  # it may underfit if that share is above this, and a baseline is better by more than chance
 
 
@@ -197,6 +198,22 @@ class Evaluation:
     time_ordered: bool = False
 
     @property
+    def middle(self) -> int:
+        """Position of the level that is nearest to 1/2."""
+        return int(np.argmin(np.abs(self.levels - 0.5)))
+
+    @property
+    def middle_name(self) -> str:
+        """The prediction at that level in words."""
+        level = self.levels[self.middle]
+        return "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
+
+    @property
+    def least_unit(self) -> float:
+        """Predictions below this are too near 0 for errors to be relative to them."""
+        return OPTIONS.least_unit * float(np.median(self.y))
+
+    @property
     def best_baseline(self) -> str:
         """Name of the baseline with the lowest mean loss."""
         return min(self.baselines, key=lambda name: float(self.losses(name).mean()))
@@ -242,18 +259,17 @@ class Evaluation:
         change = (ours - theirs) / (theirs.mean() or ours.mean() or 1.0)
         return float(change.mean()), float(change.std() / np.sqrt(len(change)))
 
-    def errors(self) -> tuple[Array, bool]:
-        """Return absolute errors (n,) of the predicted median, and whether they are relative to it.
+    def relative_errors(self) -> Array | None:
+        """Return absolute errors (n,) of the predicted median relative to it, NaN where it is near 0.
 
-        They are if the target is not negative and errors grow with the prediction.
+        None unless the target is not negative and errors grow with the prediction.
         """
-        median = self.curves[:, int(np.argmin(np.abs(self.levels - 0.5)))]
+        median = self.curves[:, self.middle]
         errors, (low, high) = np.abs(self.y - median), np.quantile(median, (0.25, 0.75))
         small, large = np.median(errors[median <= low]), np.median(errors[median >= high])
-        if self.y.min() < 0 or large <= OPTIONS.growth * small:
-            return errors, False
-        positive = median > 0  # of the others any error is large
-        return np.where(positive, errors / np.where(positive, median, 1.0), 1.0), True
+        if self.y.min() < 0 or self.least_unit == 0 or large <= OPTIONS.growth * small:
+            return None
+        return np.where(median >= self.least_unit, errors / np.maximum(median, self.least_unit), np.nan)
 
     def intervals(self) -> list[Interval]:
         """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
