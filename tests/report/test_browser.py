@@ -129,29 +129,32 @@ def test_charts_are_drawn_and_the_chooser_changes_the_chart(tmp_path, width):
 # Moves both inputs of the what-if panel over all points, and leaves what the panel shows at each.
 MOVE = """
 <script>
-const [first, second] = document.querySelectorAll("#what-if input"), found = [];
-for (let i = 0; i <= Number(first.max); i++) for (let j = 0; j <= Number(second.max); j++) {
+const inputs = [...document.querySelectorAll("#what-if input, #what-if select")], [first, second] = inputs, found = [];
+const last = (one) => one.options ? one.options.length - 1 : Number(one.max);
+const shown = (one) => one.options ? one.options[one.selectedIndex].text : one.nextElementSibling.textContent;
+const start = inputs.map((one) => Number(one.value));
+for (let i = 0; i <= last(first); i++) for (let j = 0; j <= last(second); j++) {
   first.value = i; second.value = j;
   first.dispatchEvent(new Event("input"));
-  found.push([[...document.querySelectorAll("#what-if output")].map((one) => one.textContent),
+  found.push([inputs.map(shown),
               [...document.querySelectorAll("#what-if > .beside > table td")].map((one) => one.textContent),
               document.querySelector("#what-if .near").textContent]);
 }
 const panel = document.getElementById("what-if");
-document.body.dataset.found = JSON.stringify([panel.hidden, JSON.parse(panel.dataset.numbers), found]);
+document.body.dataset.found = JSON.stringify([panel.hidden, JSON.parse(panel.dataset.numbers), found, start]);
 </script></body>"""
 
 
 def moved(folder, page):
-    """What is stored in the page's what-if panel, the values of its inputs at each point, and what it shows there."""
+    """What the page's what-if panel stores, its inputs' values at each point, what it shows there, and its start."""
     document, errors = opened(folder, page.replace("</body>", MOVE))
     assert errors == []
-    hidden, numbers, found = json.loads(unescape(re.findall(r'data-found="([^"]*)"', document)[0]))
+    hidden, numbers, found, start = json.loads(unescape(re.findall(r'data-found="([^"]*)"', document)[0]))
     assert not hidden
     names = re.findall(r'<label for="if-\d">(.*?)</label>', page)
     assert len(names) == 2
     points = [dict(zip(names, pair, strict=True)) for pair in itertools.product(*numbers["values"])]
-    return numbers, points, found
+    return numbers, points, found, start
 
 
 def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path):
@@ -159,7 +162,7 @@ def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path
     table, _, _, evaluation, page = made()
     model = evaluation.model
     assert "This is the evaluated model, which was not fitted to this row" in page
-    numbers, points, found = moved(tmp_path, page)
+    numbers, points, found, start = moved(tmp_path, page)
     names = list(points[0])
     expected = model.predict(pd.DataFrame([numbers["row"] | point for point in points]))
     assert len(found) == len(points) > 20
@@ -174,7 +177,6 @@ def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path
     (rows,) = [sum(all(row[name] == value or name == "sold" for name, value in numbers["row"].items())
                    for row in table.to_pylist())]  # fmt: skip
     assert rows == 1
-    start = [int(value) for value in re.findall(r'id="if-\d" min="0" max="\d+" value="(\d+)"', page)]
     own = [values[k] for values, k in zip(numbers["values"], start, strict=True)]
     assert own == [numbers["row"][name] for name in names]
 
@@ -185,7 +187,10 @@ def test_the_what_if_panel_predicts_at_categories_and_dates(tmp_path):
     frame = pd.DataFrame({"place": rng.choice(["north", "south", "east"], 400), "day": days, "x": rng.random(400)})
     y = 100 * (frame["place"] == "north") + days.day_of_year + 10 * rng.standard_normal(400)
     model = TabularQuantileRegressor([0.1, 0.5, 0.9], n_trees=20, random_state=0).fit(frame[:300], y[:300])
-    numbers, points, found = moved(tmp_path, quernel.make_report(model, frame[300:], y[300:]))
+    page = quernel.make_report(model, frame[300:], y[300:])
+    numbers, points, found, _ = moved(tmp_path, page)
+    kinds = dict(re.findall(r'<label for="if-\d">(\w+)</label> <(\w+)', page))
+    assert kinds == {"place": "select", "day": "input"}  # categories have no order for a slider
     assert set(points[0]) == {"place", "day"}
     assert len({point["place"] for point in points}) == 3
     expected = model.predict(pd.DataFrame([numbers["row"] | point for point in points]))

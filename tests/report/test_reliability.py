@@ -255,8 +255,8 @@ def page_of(table, curves):
 def test_errors_are_relative_where_they_grow_with_a_positive_target():
     rng, place, x, _ = noisy(1200)
     for grows in (True, False):
-        middle = 100 * (1 + 9 * x)
-        noise = np.where(grows, 0.1 * middle * np.where(place == "south", 2.0, 1.0), 30.0 * (1 + (x > 0.75)))
+        middle = 100 * (2 + 9 * x)
+        noise = np.where(grows, 0.1 * middle * np.where(place == "south", 3.0, 1.0), 30.0 * (1 + (x > 0.75)))
         y = middle + noise * rng.standard_normal(1200)
         y = y - y.min() + 1 if not grows else np.abs(y)
         curves = middle[:, None] + noise[:, None] * ndtri(LEVELS)
@@ -270,19 +270,48 @@ def test_errors_are_relative_where_they_grow_with_a_positive_target():
             assert f"(of all rows: {all_rows:.0f} %)" in text
 
 
-def test_uneven_coverage_is_named_with_both_groups():
+def test_the_top_names_low_coverage_where_the_table_of_groups_does_and_nowhere_else():
     rng, _, x, curves = noisy(2000, seed=3)
-    y = rng.standard_normal(2000) * (0.79 + 0.3 * x)
-    text = page_of(pa.table({"x": x, "y": y}), curves).texts[""]
-    inside, edges = np.abs(y) <= ndtri(0.95), np.quantile(x, [0, 0.25, 0.5, 0.75, 1])
-    first, last = 100 * inside[x <= edges[1]].mean(), 100 * inside[x > edges[3]].mean()
-    assert first > 91
-    assert last < 88
-    uneven = (
-        rf"Coverage is uneven: {last:.1f} % where x is [\d.]+ to [\d.]+, {first:.1f} % where it is [\d.]+ to [\d.]+"
-    )
-    assert re.search(uneven, text)
-    assert "uneven" not in page_of(pa.table({"x": x, "y": rng.standard_normal(2000)}), curves).texts[""]
+    noise = rng.standard_normal(2000)
+    named = []
+    for slope in (0.0, 0.1, 0.2, 0.3, 0.5, 0.8):
+        page = page_of(pa.table({"x": x, "y": noise * (0.94 - slope / 2 + slope * x)}), curves)
+        off = [row for row in page.rows["groups"] if row[5:6] == ["off"]]
+        said = re.search(r"Intervals cover too few rows in (\d+) of \d+ groups", page.texts[""])
+        assert int(said[1] if said else 0) == len(off)
+        named.append(len(off))
+    assert named[0] == 0 < named[-1]
+
+
+def test_errors_relative_to_predictions_near_0_are_not_compared():
+    rng, _, x, _ = noisy(1200)
+    hour = np.where(x < 0.4, "night", "day")
+    middle = np.where(hour == "night", 2.0, 100 * (1 + x))
+    for night in (5.0, 0.05):  # errors relative to the prediction, large at night, where they are least in units of y
+        scale = np.where(hour == "night", 2.0 * night, 10 * (1 + 2 * x))
+        y = np.abs(middle + scale * rng.standard_normal(1200))
+        table = pa.table({"hour": hour, "x": x, "y": y})
+        _, evaluation = evaluated(table, middle[:, None] + scale[:, None] * ndtri(LEVELS))
+        groups = {group.name: group for group in compute_groups(evaluation, table, ["hour"])}
+        assert groups["night"].relative_error is None
+        expected = np.median(np.abs(y / middle - 1)[hour == "day"])
+        assert groups["day"].relative_error == pytest.approx(expected)
+        assert np.nanmedian(evaluation.relative_errors()) == pytest.approx(expected)
+        assert "relative to the predicted median" not in page_of(table, evaluation.curves).texts[""]
+    table = table.set_column(0, "hour", pa.array(np.where((x > 0.8) & (rng.random(1200) < 0.5), "late", hour)))
+    y = np.where(table["hour"].to_numpy(zero_copy_only=False) == "late", middle + 3 * (y - middle), y)
+    text = page_of(table.set_column(2, "y", pa.array(np.abs(y))), evaluation.curves).texts[""]
+    assert re.search(r"where hour is late: .* of it \(of all rows but those predicted near 0: \d+ %\)", text)
+
+
+def test_places_and_groups_that_held_out_rows_share_with_training_rows_are_named():
+    rng, _, x, curves = noisy()
+    y, codes = rng.standard_normal(600), [f"c{k % 40}" for k in range(600)]
+    many = {"town": pa.array(codes), "Latitude": x, "pickup_lng": rng.random(600), "y": y}
+    text = page_of(pa.table(many), curves).texts[""]
+    assert "New places or groups, by Latitude and pickup_lng and town: the rows held out at random" in text
+    few = {"town": pa.array([code[:2] for code in codes]), "flat": x, "length": rng.random(600), "y": y}
+    assert "places" not in page_of(pa.table(few), curves).texts[""]
 
 
 def test_values_far_from_all_others_are_named():

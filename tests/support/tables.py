@@ -2,6 +2,7 @@
 
 import tempfile
 from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,14 @@ def read_table(data, options=INFER_TYPES, needed=any_column):
         return table.read()
 
 
+FOLDER, NUMBERS = tempfile.TemporaryDirectory(), count()
+
+
 def prepare(table, options):
     """Training data of an Arrow table in memory, by way of a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        pq.write_table(table, Path(folder) / "table.parquet")
-        return training_data.prepare(open_parquet([Path(folder) / "table.parquet"]), options).load()
+    path = Path(FOLDER.name) / f"table{next(NUMBERS)}.parquet"
+    pq.write_table(table, path)
+    return training_data.prepare(open_parquet([path]), options).load()
 
 
 def with_times(table, seed=0):

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from quernel.estimators import KernelQuantileRegressor
 from quernel.report.evaluation import Evaluation, Interval
 from quernel.report.formatting import format_amount, format_count, format_numbers, format_share
+from quernel.tables import TextColumn
 
 if TYPE_CHECKING:
     from quernel.report.content import Page
-    from quernel.report.reliability import Group
 
 # Columns and groups that are named, the least increase of the loss that makes a column matter, and the loss of a group
 # relative to the mean that is worth a word.
-MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.25
+MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.5
 # Shares of rows that are worth a word: outside the training range, with a predicted quantile that no target can be, and
 # with the largest or smallest target. A target with fewer distinct values than these is discrete, not capped.
 FEW_ROWS, DISTINCT = 0.01, 30
-# Probability, by chance, that a page calls the coverage of two groups of a column uneven, and how low one must be.
-UNEVEN, LOW = 0.05, 0.01
+# Names of columns that together are a place, and the number of categories from which new ones are to be expected.
+PLACES, MANY = (r"(^|[^a-z])lat(itude)?($|[^a-z])", r"(^|[^a-z])(lon|lng|long|longitude)($|[^a-z])"), 30
+# What is set as code: a command or an option.
+COMMAND = r"(quernel fit )?--[a-z-]+( 0| COLUMN)?"
 SLIGHT = 2.0  # points of coverage below which an interval is slightly wide or narrow
 TOO_NARROW = (
     "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
@@ -109,38 +111,39 @@ def describe_narrow(evaluation: Evaluation) -> str:
 
 def _summary(page: Page) -> str:
     """Return how good the model is, what it rests on and where not to trust it, in a sentence or two each."""
-    lines = {
-        "How good": _how_good(page.evaluation),
-        "What it rests on": _rests_on(page),
-        "Where not to trust it": _doubts(page),
-    }
-    items = "".join(f"<li><strong>{name}:</strong> {escape(text)}</li>" for name, text in lines.items())
-    return f'<ul class="short">{items}</ul>'
+    doubts = re.sub(COMMAND, r"<code>\g<0></code>", "".join(f"<li>{escape(one)}</li>" for one in _doubts(page)))
+    return (
+        f'<ul class="short"><li><strong>How good:</strong> {escape(_how_good(page.evaluation))}</li>'
+        f"<li><strong>What it rests on:</strong> {escape(_rests_on(page))}</li>"
+        f"<li><strong>Where not to trust it:</strong><ul>{doubts}</ul></li></ul>"
+    )
 
 
 def _how_good(evaluation: Evaluation) -> str:
-    """Return the typical error and the coverage in words."""
-    middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
-    level = evaluation.levels[middle]
-    errors = np.abs(evaluation.y - evaluation.curves[:, middle])
-    error, mean = format_amount(float(np.median(errors))), format_amount(float(errors.mean()))
-    prediction = "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
-    typical = format_amount(float(np.median(evaluation.y)))
-    rows = "held-out" if evaluation.unseen else "evaluation"
-    text = f"half of the {rows} rows lie within {error} of their {prediction} "
+    """Return the typical error, the coverage, and the loss beside that of baselines, in words."""
+    errors = np.abs(evaluation.y - evaluation.curves[:, evaluation.middle])
+    error, mean, typical = format_numbers(map(float, (np.median(errors), errors.mean(), np.median(evaluation.y))))
+    rows, target = "held-out" if evaluation.unseen else "evaluation", evaluation.model.target
+    text = f"half of the {rows} rows lie within {error} of their {evaluation.middle_name} "
     text += f"(mean absolute error: {mean}; their median target: {typical})"
     for one in evaluation.intervals()[:1]:
-        text += f"; the {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, "
+        text += f". The {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, "
         text += describe_deviation(one)
-    best = evaluation.best_baseline
-    ours, theirs = (float(evaluation.losses(name).mean()) for name in (None, best))
-    if ours <= theirs and theirs > 0:
-        many = len(evaluation.baselines) > 1
-        text += f". None of {len(evaluation.baselines)} baselines is better: " if many else ". "
-        text += "the pinball loss (what errors of the quantiles cost, in units of the target) "
-        text += f"is {format_share(1 - ours / theirs, 0)} lower than that of {best}"
-        text += TUNED if "not tuned" in best else ""
+    constant, best = next(iter(evaluation.baselines)), evaluation.best_baseline
+    losses = _format_losses(evaluation)
+    text += f". The pinball loss, the average distance of {target} from its predicted quantiles, weighted by level, is "
+    text += f"{losses[None]} in units of {target}. Smaller is better: the same quantiles for every row have "
+    text += losses[constant]
+    if best != constant:
+        text += f", and the best of {len(evaluation.baselines)} baselines, {best}, has {losses[best]}"
+        text += TUNED if "not tuned" in best and evaluation.compare_losses(evaluation.row_losses(best))[0] <= 0 else ""
     return f"{text}."
+
+
+def _format_losses(evaluation: Evaluation) -> dict[str | None, str]:
+    """Return the mean losses of the baselines by name, and that of the model by None, as text."""
+    names = [None, *evaluation.baselines]
+    return dict(zip(names, format_numbers(evaluation.losses(name).mean() for name in names), strict=True))
 
 
 def describe_deviation(one: Interval) -> str:
@@ -162,7 +165,7 @@ def _rests_on(page: Page) -> str:
     named = [(page.importance.names[j], increase[j]) for j in page.importance.order if increase[j] >= LEAST_IMPORTANCE]
     if not named:
         return "no single column: shuffling any of them hardly changes the loss."
-    listed = ", ".join(f"{name} (+{round(100 * share):,} %)" for name, share in named[:MOST_IMPORTANT])
+    listed = ", ".join(f"{name} (+{100 * share:,.0f}\N{NO-BREAK SPACE}%)" for name, share in named[:MOST_IMPORTANT])
     more = len(named) - MOST_IMPORTANT
     rest = format_count(len(increase) - MOST_IMPORTANT, "other column")
     others = (
@@ -171,74 +174,71 @@ def _rests_on(page: Page) -> str:
     return f"{listed}{others}. In brackets: how much the loss rises if the column is shuffled."
 
 
-def _doubts(page: Page) -> str:
-    """Return the groups, periods and ranges in which predictions are less sure."""
+def _doubts(page: Page) -> list[str]:
+    """Return the groups, periods and ranges in which predictions are less sure, a sentence or two each."""
     evaluation, found = page.evaluation, []
     off = sorted((group for group in page.groups if not group.holds), key=lambda group: group.observed - group.low)
     if off:
         named = "; ".join(f"{one.describe()} (covers {format_share(one.observed, 0)})" for one in off[:MOST_IMPORTANT])
         found.append(f"intervals cover too few rows in {len(off)} of {len(page.groups)} groups: {named}")
-    elif uneven := _find_uneven(page):
-        found.append(uneven)
     found += _find_hard(page)
     found += _target_doubts(page)
     if far := [column.far for column in page.columns if column.far]:
         found.append(f"look for errors in values far from all others: {'; '.join(far[:MOST_IMPORTANT])}")
-    if page.periods is not None:
-        found += list(page.periods.drift)
-        if evaluation.unseen and not evaluation.time_ordered:
-            found.append(
-                "the future: rows were held out at random, between others of the same time, so that later rows may be "
-                "predicted worse (quernel fit --time-ordered evaluates on the last ones)"
-            )
+    found += [] if page.periods is None else page.periods.drift
+    if evaluation.unseen and not evaluation.time_ordered:
+        found += _find_shared(page)
     if evaluation.outside.mean() >= FEW_ROWS:
         share = f"{evaluation.outside.sum():,} of {len(evaluation.y):,}"
         found.append(f"{share} rows are outside the training range, where predictions are extrapolations")
-    seen = "" if evaluation.unseen else " If the model was fitted to any of these rows, all numbers are too optimistic."
     if not found:
-        nothing = "no group of these rows or period stands out. Beyond the range of the training rows nothing is known."
-        return nothing + seen
-    text = ". ".join(one.rstrip(".")[0].upper() + one.rstrip(".")[1:] for one in found)
-    return f"{text}.{seen}"
+        found.append(
+            "no group of these rows or period stands out; beyond the range of the training rows all is unknown"
+        )
+    if not evaluation.unseen:
+        found.append("if the model was fitted to any of these rows, all numbers are too optimistic")
+    return [f"{one[0].upper()}{one[1:].rstrip('.')}." for one in found]
+
+
+def _find_shared(page: Page) -> list[str]:
+    """Return of what times, places and groups rows held out at random tell nothing, since training rows share them."""
+    found = []
+    if page.periods is not None:
+        found.append(
+            "the future: rows were held out at random, between others of the same time, so that later rows may be "
+            "predicted worse (quernel fit --time-ordered evaluates on the last ones)"
+        )
+    columns = page.evaluation.model.encoder.columns_
+    named = [[one.name for one in columns if re.search(pattern, one.name.lower())] for pattern in PLACES]
+    shared = [*named[0], *named[1]] if all(named) else []
+    shared += [one.name for one in columns if isinstance(one, TextColumn) and len(one.categories) > MANY]
+    if shared and page.evaluation.units is None:
+        found.append(
+            f"new places or groups, by {' and '.join(shared)}: the rows held out at random share theirs with training "
+            "rows, so that others may be predicted worse (quernel fit --groups COLUMN evaluates on whole groups)"
+        )
+    return found
 
 
 def _find_hard(page: Page) -> list[str]:
     """Return the group with the largest errors, relative to the prediction where they grow with it; none if alike."""
-    errors, relative = page.evaluation.errors()
-    typical, mean = float(np.median(errors)), page.evaluation.row_losses().mean()
-    ratios = [(group.error / (typical or 1.0) if relative else group.loss / (mean or 1.0)) for group in page.groups]
+    relative = page.evaluation.relative_errors()
+    typical = float(page.evaluation.row_losses().mean() if relative is None else np.nanmedian(relative))
+    errors = [group.loss if relative is None else group.relative_error or 0.0 for group in page.groups]
+    ratios = [error / (typical or 1.0) for error in errors]
     # A median of n errors varies by about 1 / sqrt(n) of itself.
     sure = [k for k, group in enumerate(page.groups) if ratios[k] > max(LARGE_LOSS, 1 + 3 / np.sqrt(group.n_rows))]
     if not sure:
         return []
-    hard = page.groups[max(sure, key=ratios.__getitem__)]
-    if not relative:
-        return [f"errors are largest where {hard.describe()}: {hard.loss / mean:.1f} times the mean loss"]
+    most = max(sure, key=ratios.__getitem__)
+    where = page.groups[most].describe()
+    if relative is None:
+        return [f"errors are largest where {where}: {ratios[most]:.1f} times the mean loss"]
+    but = " but those predicted near 0" if np.isnan(relative).any() else ""
     return [
-        f"errors are largest, relative to the predicted median, where {hard.describe()}: half of these rows are off by "
-        f"more than {format_share(hard.error, 0)} of it (of all rows: {format_share(typical, 0)})"
+        f"errors are largest, relative to the {page.evaluation.middle_name}, where {where}: half of these rows are off "
+        f"by more than {format_share(errors[most], 0)} of it (of all rows{but}: {format_share(typical, 0)})"
     ]
-
-
-def _find_uneven(page: Page) -> str:
-    """Return the two groups of a column whose coverage differs most, if one is low and it is no chance of all pairs."""
-    pairs = [(a, b) for a in page.groups for b in page.groups if a.column == b.column and a.observed < b.observed]
-    if not pairs or page.evaluation.units is not None:
-        return ""
-
-    def compute_z(pair: tuple[Group, Group]) -> float:
-        rows = np.array([group.n_rows for group in pair])
-        share = float(np.average([group.observed for group in pair], weights=rows))
-        return float((pair[1].observed - pair[0].observed) / np.sqrt(share * (1 - share) * np.sum(1 / rows)))
-
-    low, high = max(pairs, key=compute_z)
-    nominal = page.evaluation.intervals()[0].nominal
-    if compute_z((low, high)) < norm.isf(UNEVEN / 2 / len(pairs)) or low.observed > nominal - LOW:
-        return ""
-    return (
-        f"coverage is uneven: {format_share(low.observed)} where {low.describe()}, {format_share(high.observed)} where "
-        f"it is {high.name}, instead of {format_share(nominal, 0)}"
-    )
 
 
 def _target_doubts(page: Page) -> list[str]:
@@ -292,18 +292,15 @@ def _list_shares(evaluation: Evaluation, shares: NDArray[np.floating]) -> str:
 
 def _tiles(page: Page) -> str:
     """Return the key figures at the top of the page."""
-    evaluation = page.evaluation
-    ours = evaluation.losses().mean()
-    losses = format_numbers(evaluation.losses(name).mean() for name in (None, *evaluation.baselines))
-    constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
-    change = ours / constant - 1 if constant > 0 else 0.0
-    compared = "lower is better; "
-    compared += f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles, which "
-    compared += "are the same for all rows"
+    evaluation, compared = page.evaluation, []
+    for name in dict.fromkeys((next(iter(evaluation.baselines)), evaluation.best_baseline)):
+        change, error = evaluation.compare_losses(evaluation.row_losses(name))
+        way = "below" if change <= 0 else "above"
+        compared.append(f"{format_share(abs(change))} (± {format_share(error)}) {way} that of {name}")
+    loss = _format_losses(evaluation)[None]
     rows = "held-out" if evaluation.unseen else "evaluation"
     drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
-    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", losses[0], compared)]
-    tiles += _peer_tile(evaluation)
+    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", loss, ", ".join(compared))]
     for one in evaluation.intervals()[:1]:
         nominal = format_share(one.nominal, 0)
         details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
@@ -333,20 +330,6 @@ def _compare_width(page: Page, one: Interval) -> str:
     if high <= low:
         return "in units of the target"
     return f"{format_share(one.width / (high - low), 0)} of that of unconditional quantiles"
-
-
-def _peer_tile(evaluation: Evaluation) -> list[tuple[str, str, str]]:
-    """Return the tile that compares the loss with that of the best other baseline; none without such."""
-    peers = list(evaluation.baselines)[1:]  # the first are unconditional quantiles
-    means = {name: float(evaluation.losses(name).mean()) for name in peers}
-    if not peers or min(means.values()) <= 0:
-        return []
-    best = min(peers, key=lambda name: means[name])
-    change, error = evaluation.compare_losses(evaluation.row_losses(best))
-    value = f"{format_share(abs(change))} {'lower' if change <= 0 else 'higher'}"
-    details = f"than {best} (standard error: {format_share(error)})"
-    details += TUNED if change <= 0 and "not tuned" in best else ""
-    return [("Loss compared with the best baseline", value, details)]
 
 
 def describe_comparison(page: Page) -> str:

@@ -303,15 +303,21 @@ def render_columns(page: Page) -> str:
     ]
     most = f" The {OPTIONS.max_bars} most important ones." if len(increase) > OPTIONS.max_bars else ""
     caption = f"Permutation importance: increase of the loss when a column is shuffled among the evaluation rows.{most}"
+    alone = ""
     if n_columns > 1:
         caption += (
             " Of columns that go together, such as longitude and latitude, or a date and its season, each stands in "
             "for the other, and shuffling one makes rows that cannot be: their importances are rough. An important "
             "column along which the chart is flat acts together with another one, such as a working day with the hour."
         )
+        alone = (
+            '<p class="caption">This is not the effect of this column alone: the others are as they are in these rows, '
+            "so that those which go along with it move, too, and many more rows lie outside an average range than "
+            "outside their own.</p>"
+        )
     options = "".join(f'<option value="{k}">{escape(fan.name)}</option>' for k, fan in enumerate(page.fans))
     figures = "".join(
-        make_figure(charts.draw_fan(fan, levels, target), _describe_fan(fan, n_columns), f"fan-{k}")
+        make_figure(charts.draw_fan(fan, levels, target), _describe_fan(fan), f"fan-{k}")
         for k, fan in enumerate(page.fans)
     )
     left = n_columns - len({fan.column for fan in page.fans})
@@ -321,18 +327,13 @@ def render_columns(page: Page) -> str:
     return (
         f'<div class="beside"><div>{make_table(("column", numeric_cell("loss"), ""), lines, caption)}</div><div>'
         f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
-        f'{fan_key(levels, "average")}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
+        f'{fan_key(levels, "average")}<div class="fans" aria-live="polite">{figures}</div>{alone}{more}</div></div>'
     )
 
 
-def _describe_fan(fan: ColumnFan, n_columns: int) -> str:
+def _describe_fan(fan: ColumnFan) -> str:
     """Return the caption of a fan chart."""
     text = f"Along {fan.name}: the quantiles predicted for evaluation rows with about this value, averaged."
-    if n_columns > 1:
-        text += (
-            " This is not the effect of this column alone: the others are as they are in these rows, so that those "
-            "which go along with it move, too, and many more rows lie outside an average range than outside their own."
-        )
     shown = sum(name not in (OTHER, MISSING) for name in fan.categories)
     if shown < fan.total:
         text += f" Shown are the {shown} most frequent of {fan.total} categories."
@@ -345,11 +346,11 @@ def render_what_if(page: Page) -> str:
     """Return the panel in which a reader changes the most important columns of a typical row; it needs the script."""
     shown, levels = page.what_if, page.evaluation.levels
     parts = pair_levels(levels)
-    inputs = "".join(
-        f'<p><label for="if-{k}">{escape(name)}</label> <input type="range" id="if-{k}" min="0" '
-        f'max="{len(labels) - 1}" value="{start}"> <output for="if-{k}"></output></p>'
-        for k, (name, labels, start) in enumerate(zip(shown.names, shown.labels, shown.start, strict=True))
-    )
+    inputs = ""
+    for k, (name, grid, labels) in enumerate(zip(shown.names, shown.values, shown.labels, strict=True)):
+        unordered = grid.dtype.kind == "O" or len(grid) == 2
+        field = _make_input(k, labels, shown.start[k], as_list=unordered)
+        inputs += f'<p><label for="if-{k}">{escape(name)}</label> {field}</p>'
     lines = "".join(f'<tr><th scope="row">{level:g}</th><td class="n"></td></tr>' for level in levels[::-1])
     numbers = {
         "labels": shown.labels,
@@ -367,8 +368,8 @@ def render_what_if(page: Page) -> str:
     cells = [(row_header(name), _format_input(value)) for name, value in others.items()]
     rest = f"<details><summary>Its other columns</summary>{make_table(('column', 'value'), cells)}</details>"
     text = (
-        f"Move the inputs of a typical row of the data{', whose other columns stay' if others else ''}: the predicted "
-        f"quantiles of {page.model.target} follow."
+        f"Change the inputs of a typical row of the data{', whose other columns stay' if others else ''}: the "
+        f"predicted quantiles of {page.model.target} follow."
     )
     for name, labels, total in zip(shown.names, shown.labels, shown.totals, strict=True):
         if len(labels) < total:
@@ -383,6 +384,16 @@ def render_what_if(page: Page) -> str:
         f'<th class="n">{escape(page.model.target)}</th></tr></thead><tbody>{lines}</tbody></table></div></div>'
         "<noscript><p>This panel needs a script.</p></noscript>"
     )
+
+
+def _make_input(k: int, labels: Sequence[str], start: int, *, as_list: bool) -> str:
+    """Return the k-th input of the panel, a list of its values or a slider over them."""
+    if not as_list:
+        limits = f'min="0" max="{len(labels) - 1}" value="{start}"'
+        return f'<input type="range" id="if-{k}" {limits}> <output for="if-{k}"></output>'
+    marks = [" selected" if i == start else "" for i in range(len(labels))]
+    options = [f'<option value="{i}"{marks[i]}>{escape(label)}</option>' for i, label in enumerate(labels)]
+    return f'<select id="if-{k}">{"".join(options)}</select>'
 
 
 def _describe_seen(evaluation: Evaluation) -> str:

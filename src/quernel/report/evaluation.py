@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
-from quernel.tables import TableError
-from quernel.tables.frames import open_frame
+from quernel.tables import TableError, TextColumn
+from quernel.tables.columns import Column, row_folds
+from quernel.tables.frames import as_entries, open_frame
 from quernel.tables.training_data import RowSample, TrainingData, read_numbers
 from quernel.tuning.data_summary import column_scales
 
@@ -49,6 +51,7 @@ class EvaluationOptions:
     train_rows: int = 2000  # training rows on which the loss is computed, to tell overfitting
     overfit: float = 0.8  # a kernel model overfits if its loss on training rows is below this share of the held-out one
     growth: float = 2.0  # errors are relative if those of large predictions are larger than those of small ones by this
+    least_unit: float = 0.2  # share of the median target below which a prediction is no unit for errors
     underfit: float = 0.9  # it may underfit if that share is above this, and a baseline is better by more than chance
 
 
@@ -195,6 +198,22 @@ class Evaluation:
     time_ordered: bool = False
 
     @property
+    def middle(self) -> int:
+        """Position of the level that is nearest to 1/2."""
+        return int(np.argmin(np.abs(self.levels - 0.5)))
+
+    @property
+    def middle_name(self) -> str:
+        """The prediction at that level in words."""
+        level = self.levels[self.middle]
+        return "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
+
+    @property
+    def least_unit(self) -> float:
+        """Predictions below this are too near 0 for errors to be relative to them."""
+        return OPTIONS.least_unit * float(np.median(self.y))
+
+    @property
     def best_baseline(self) -> str:
         """Name of the baseline with the lowest mean loss."""
         return min(self.baselines, key=lambda name: float(self.losses(name).mean()))
@@ -240,18 +259,17 @@ class Evaluation:
         change = (ours - theirs) / (theirs.mean() or ours.mean() or 1.0)
         return float(change.mean()), float(change.std() / np.sqrt(len(change)))
 
-    def errors(self) -> tuple[Array, bool]:
-        """Return absolute errors (n,) of the predicted median, and whether they are relative to it.
+    def relative_errors(self) -> Array | None:
+        """Return absolute errors (n,) of the predicted median relative to it, NaN where it is near 0.
 
-        They are if the target is not negative and errors grow with the prediction.
+        None unless the target is not negative and errors grow with the prediction.
         """
-        median = self.curves[:, int(np.argmin(np.abs(self.levels - 0.5)))]
+        median = self.curves[:, self.middle]
         errors, (low, high) = np.abs(self.y - median), np.quantile(median, (0.25, 0.75))
         small, large = np.median(errors[median <= low]), np.median(errors[median >= high])
-        if self.y.min() < 0 or large <= OPTIONS.growth * small:
-            return errors, False
-        positive = median > 0  # of the others any error is large
-        return np.where(positive, errors / np.where(positive, median, 1.0), 1.0), True
+        if self.y.min() < 0 or self.least_unit == 0 or large <= OPTIONS.growth * small:
+            return None
+        return np.where(median >= self.least_unit, errors / np.maximum(median, self.least_unit), np.nan)
 
     def intervals(self) -> list[Interval]:
         """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
@@ -325,6 +343,7 @@ def evaluate_by_refitting(
     units, rows = training.groups, training.rows
     assert isinstance(rows, ArrayRows)
     train, test = held_out_rows(rows.n_rows, seed=seed, time_ordered=time_ordered, units=units)
+    model, rows = _encode_without(model, training, rows, train)
     weight = None if rows.weight is None else rows.weight[train]
     more = {} if units is None else {"groups" if model.interval is None else "units": units[train]}
     refitted = _refit(model, lambda one: one.fit(rows.X[train], rows.y[train], sample_weight=weight, **more))
@@ -390,6 +409,33 @@ def evaluate_on(
         "never on rows that they were fitted to."
     )
     return replace(_evaluate(model, X, y, splits, how, unseen=False, out_of=out_of), time_ordered=time_ordered)
+
+
+def _encode_without(
+    model: TableModel, training: TrainingData, rows: ArrayRows, train: Index
+) -> tuple[TableModel, ArrayRows]:
+    """Return the model and its rows with means of the target over these training rows alone, as for a refit.
+
+    Held-out rows are then encoded as new rows are: the evaluated model predicts from the table what the page shows.
+    """
+    encoder, start, columns = copy(model.encoder), 0, list[Column]()
+    many = [one.name for one in encoder.columns_ if isinstance(one, TextColumn) and one.means is not None]
+    if not many:
+        return model, rows
+    table = training.table.read([*many, model.target])
+    table = table.filter(np.isfinite(read_numbers(table, model.target, training.options.missing)))
+    X, folds = rows.X.copy(), row_folds(0, rows.n_rows)
+    weight = None if rows.weight is None else rows.weight[train]
+    for column in encoder.columns_:
+        if isinstance(column, TextColumn) and column.name in many:
+            values = column.read(as_entries(table[column.name]), encoder.markers)
+            column = column.with_target(values[train], rows.y[train, None], weight, folds[train])
+            X[:, [start]] = column.encode(values)
+            X[train, start : start + 1] = column.encode(values[train], folds[train])
+        columns.append(column)
+        start += len(column.names)
+    encoder.columns_ = tuple(columns)
+    return replace(model, encoder=encoder), replace(rows, X=X)
 
 
 def _training_loss(model: TableModel, X: Array, y: Array) -> float:

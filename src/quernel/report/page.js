@@ -75,7 +75,7 @@
   const panel = document.getElementById("what-if");
   if (!panel) return;
   const numbers = JSON.parse(panel.dataset.numbers);
-  const inputs = [...panel.querySelectorAll("input")], outputs = [...panel.querySelectorAll("output")];
+  const inputs = [...panel.querySelectorAll("input, select")];
   const cells = [...panel.querySelectorAll(":scope > .beside > table tbody td")].reverse();
   const bands = [...panel.querySelectorAll(".range i")], middle = panel.querySelector(".range .middle");
   const [first, last] = panel.querySelectorAll(".ends span"), near = panel.querySelector(".near");
@@ -85,7 +85,7 @@
   first.textContent = lowest[1]; last.textContent = highest[1];
   const show = () => {
     const at = inputs.map((input) => Number(input.value)), i = at[0], j = at.length > 1 ? at[1] : 0;
-    outputs.forEach((output, k) => { output.textContent = numbers.labels[k][at[k]]; });
+    inputs.forEach((input, k) => { if (input.type === "range") input.nextElementSibling.textContent = numbers.labels[k][at[k]]; });
     const curve = numbers.curves[i][j];
     cells.forEach((cell, k) => { cell.textContent = numbers.texts[i][j][k]; });
     bands.forEach((band, k) => {

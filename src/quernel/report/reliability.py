@@ -63,7 +63,7 @@ TIES = (
 )
 BETWEEN = (
     "These rows were held out at random, between rows of the same time that the model was fitted to: drift cannot show "
-    "here, and later rows may be predicted worse. quernel fit --time-ordered evaluates on the last rows instead."
+    "here."
 )
 OFF = (
     "A quantile that is too high or too low has the share of rows beside it as its real level. If that difference "
@@ -93,7 +93,7 @@ class Group(NamedTuple):
     width: float
     loss: float
     inner: float  # coverage without rows on the bounds
-    error: float  # half of the rows have a smaller one, as `Evaluation.errors` has them
+    relative_error: float | None  # half of the rows have a smaller one; None where there are none, or most near 0
 
     @property
     def holds(self) -> bool:
@@ -124,17 +124,14 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
     if found is None:
         return []
     interval, ends = found
-    middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
-    columns = split_columns(evaluation.model, entries, pooled=True)
-    level = evaluation.levels[middle]
-    first = "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
-    labels = {first: evaluation.curves[:, middle]}
+    columns, prediction = split_columns(evaluation.model, entries, pooled=True), evaluation.curves[:, evaluation.middle]
+    labels = {evaluation.middle_name: prediction}
     for name in names[: OPTIONS.group_columns]:
         values = columns.values[columns.names.index(name)]
         if values.dtype.kind != "M":
             labels[name] = values
     inside, loss = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1]), evaluation.row_losses()
-    inner, (errors, _) = inside & ~find_ties(evaluation.y, ends).any(axis=1), evaluation.errors()
+    inner, errors = inside & ~find_ties(evaluation.y, ends).any(axis=1), evaluation.relative_errors()
     parts = [(name, label, rows) for name, values in labels.items() for label, rows in _split_values(values)]
     confidence = 1 - (1 - OPTIONS.confidence) / max(len(parts), 1)
     share = evaluation.effective_rows(inside) / len(inside)  # below 1 where rows are of units
@@ -142,8 +139,10 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
     for name, label, rows in parts:
         low, high = map(float, binomial_band(interval.nominal, max(int(share * len(rows)), 1), confidence))
         observed, width = float(inside[rows].mean()), float((ends[rows, 1] - ends[rows, 0]).mean())
-        means = float(loss[rows].mean()), float(inner[rows].mean()), float(np.median(errors[rows]))
-        groups.append(Group(name, label, len(rows), observed, low, high, width, *means))
+        means = float(loss[rows].mean()), float(inner[rows].mean())
+        near_0 = np.median(prediction[rows]) < evaluation.least_unit
+        error = None if errors is None or near_0 else float(np.nanmedian(errors[rows]))
+        groups.append(Group(name, label, len(rows), observed, low, high, width, *means, error))
     return groups
 
 
@@ -228,11 +227,11 @@ def compute_periods(evaluation: Evaluation, entries: Any, numbers: Index) -> Per
     if found is not None:
         low, high = found[1].T
         coverage = mean((low <= evaluation.y) & (evaluation.y <= high))
-    middle = int(np.argmin(np.abs(evaluation.levels - 0.5)))
+    middle = evaluation.middle
     above, level = mean(evaluation.y > evaluation.curves[:, middle]), float(evaluation.levels[middle])
     baseline = next(iter(evaluation.baselines), None)
     nominal = evaluation.intervals()[0].nominal if coverage is not None else 0.0
-    drift = _find_drift(coverage, nominal, above, level, later=later)
+    drift = _find_drift(coverage, nominal, above, level, evaluation.middle_name, later=later)
     reference = mean(evaluation.row_losses(baseline))  # the model itself, if there are no baselines
     ends = float(when[order[0]]), float(when[order[-1]])
     return Periods(name, times, rows, coverage, above, mean(evaluation.row_losses()), reference, drift, ends)
@@ -264,13 +263,14 @@ def _differs(shares: Array, expected: float) -> bool:
     return bool(abs(shares.mean() - expected) > max(limit, OPTIONS.coverage_drift))
 
 
-def _find_drift(coverage: Array | None, nominal: float, above: Array, level: float, *, later: bool) -> list[str]:
+def _find_drift(
+    coverage: Array | None, nominal: float, above: Array, level: float, which: str, *, later: bool
+) -> list[str]:
     """Return sentences on what changes over periods by more than chance.
 
     Periods count as independent, not rows: those close in time are alike.
     """
     found = []
-    which = f"predicted {'median' if level == 0.5 else f'{level:g} quantile'}"
     if later and _differs(above, 1 - level):
         way = "risen" if above.mean() > 1 - level else "fallen"
         found.append(

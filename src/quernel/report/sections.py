@@ -249,11 +249,11 @@ def render_download(page: Page) -> str:
 
 
 def render_extrapolations(page: Page) -> str:
-    """Return the section on rows outside the range of the training data."""
+    """Return the section on rows outside the range of the training data, "" if there are none."""
     evaluation = page.evaluation
     count = int(evaluation.outside.sum())
     if count == 0:
-        return f"<p>None of the {len(evaluation.y):,} evaluation rows is outside the training range in any column.</p>"
+        return ""
     beyond = np.sum(evaluation.beyond, axis=0)
     names = evaluation.model.encoder.names
     columns = ", ".join(f"{names[j]} ({beyond[j]:,})" for j in np.argsort(-beyond, kind="stable")[:5] if beyond[j])
@@ -367,8 +367,7 @@ def _measures(first: Evaluation, one: Evaluation, importance: PermutationImporta
         kind = f"{format_share(interval.nominal, 0)} interval{', calibrated' if interval.calibrated else ''}"
         measures[f"Coverage of the {kind}"] = numeric_cell(format_share(interval.observed))
         measures[f"Mean width of the {kind}"] = numeric_cell(format_amount(interval.width))
-    middle = int(np.argmin(np.abs(one.levels - 0.5)))
-    typical = float(np.median(np.abs(one.y - one.curves[:, middle])))
+    typical = float(np.median(np.abs(one.y - one.curves[:, one.middle])))
     measures["Half of the rows within"] = numeric_cell(format_amount(typical))
     increase = importance.increase.mean(axis=1)
     named = [f"{importance.names[j]} ({100 * increase[j]:+.0f} %)" for j in importance.order[:COMPARED_COLUMNS]]
