@@ -2,8 +2,8 @@
 How do the quantiles change along a column?
 ===========================================
 
-Power of a wind turbine given wind speed: the median, and central 50 % and 90 % intervals. Half of the new rows are to
-be in the dark band. The curves end where the rows become few.
+Power of a wind turbine given wind speed: the median, and central 50 % and 90 % intervals. Half of the new rows should
+lie in the inner band, and 90 % in the outer one. The curves end where rows become few.
 """
 
 import matplotlib.pyplot as plt

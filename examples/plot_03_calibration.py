@@ -2,8 +2,9 @@
 Do the levels hold on new rows?
 ===============================
 
-A level of 0.9 should have 90 % of new targets below it. The band is what chance allows for so many rows; a square lies
-outside of it, as one level in twenty does by chance alone.
+A level of 0.9 should have 90 % of new targets below it. The band is what chance allows for so many rows. Squares mark
+levels outside it: two of nine here, where chance alone puts one in twenty. The levels share the same rows, so they
+tend to deviate together.
 """
 
 import matplotlib.pyplot as plt
