@@ -19,4 +19,5 @@ levels = np.linspace(0.1, 0.9, 9)
 model = KernelQuantileRegressor(levels, bandwidth="auto", n_components=200, random_state=0).fit(X[:800], y[:800])
 
 figure, ax = plt.subplots(figsize=(4.5, 4.5), layout="constrained")
+figure.suptitle("Share of new targets below each level")
 _ = CalibrationDisplay.from_estimator(model, X[800:], y[800:], ax=ax)
