@@ -1,6 +1,7 @@
 """docs/accuracy.md and its picture, from the results of `benchmarks.tables`."""
 
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from benchmarks.tabular_peers import PEERS
 OURS, KERNEL, TIME_PEER = "tabular", "kernel", "CatBoost"
 LONGER = "LightGBM tuned longer"  # beyond what a fair search of nine settings is
 ABLATION = ("kernel part", "residual forest part", "forest part", "not calibrated")
+LEFT = dict(zip(ABLATION, ("kernel alone", "residual forest alone", "forest alone", "no calibration"), strict=True))
 UCI = ("concrete", "power plant", "wine", "yacht")
 # Published on the same 20 splits: RMSE of Dropout, and the best CRPS of seven neural methods.
 PUBLISHED = {"concrete": (4.82, 2.724), "power plant": (4.01, 2.201), "wine": (0.62, 0.337), "yacht": (0.67, 0.478)}
@@ -63,13 +65,13 @@ def render_page(rows: list[dict], images: Path) -> str:
             "## Coverage\n\nShare of held-out rows inside 50, 80 and 90 % intervals of *tabular*, all measured splits"
             " pooled, and twice\nits standard error; wine, whose target has six values, by the randomised PIT. Of 20"
             " splits the errors are too small: they count\na row that was tested in several splits as several"
-            " rows.\n*(off)*: further from nominal than both 3 points and twice the standard error.\n",
+            " rows.\n*(off)* marks what is further from nominal than both 3 points and twice its standard error.\n",
             _coverage(rows),
             "Share inside the 80 % intervals of the others, means over splits:\n",
             _losses(shared, [KERNEL, *(peer for peer in PEERS if peer != LONGER)], "inside_80"),
             "In a simulation (`python -m benchmarks.tabular_coverage`), shares of new rows inside 50 / 80 / 90 %"
-            "\nintervals, where it is known with the largest standard error of the three; *off* is more than four"
-            " points away:\n",
+            "\nintervals, where it is known with the largest standard error of the three; † marks cells in which one"
+            " share is more\nthan four points from nominal:\n",
             tabular_coverage.render_table(tabular_coverage.read_results()),
             "## Mean and distribution beside neural networks\n\nRMSE of the mean and CRPS on the standard splits,"
             " beside published results of the same splits\n(RMSE: Dropout; CRPS: the best of seven neural methods).\n",
@@ -192,16 +194,21 @@ def _summary(rows: list[dict]) -> str:
     kernel = [pair[0] for table in TABLES if (pair := _paired(rows, table, KERNEL, "LightGBM tuned")) is not None]
     seconds = [[_median_seconds(rows, table, one) for one in (OURS, "LightGBM", TIME_PEER)] for table in TABLES]
     slower, times = ([one[0] / one[k] for one in seconds if all(one)] for k in (1, 2))
-    return (
-        f"On {len(best)} tables `TabularQuantileRegressor()` has {_mean([one[0] for one in best.values()])} times"
-        f" (geometric mean) the pinball loss of the best of\n{len(fair)} other models on each: LightGBM, CatBoost and"
-        " quantile forests, with their defaults and tuned, and XGBoost with its\ndefaults (below: *peers*). On"
-        f" {' and '.join(level)} it is about as good as the best. Its loss is {min(tuned):.2f} to {max(tuned):.2f}"
-        f" times that of\ntuned LightGBM. It takes {min(times):.1f} to"
+    return fill(
+        f"On {len(best)} tables `TabularQuantileRegressor()` has on average (geometric mean)"
+        f" {_mean([one[0] for one in best.values()])} times the pinball loss of the best of {len(fair)} other models,"
+        " chosen anew for each table: LightGBM, CatBoost and quantile forests, with their defaults and tuned, and"
+        f" XGBoost with its defaults (below: *peers*). On {' and '.join(level)} it is about as good as the best. Its"
+        f" loss is {min(tuned):.2f} to {max(tuned):.2f} times that of tuned LightGBM. It takes {min(times):.1f} to"
         f" {max(times):.1f} times the time of {TIME_PEER} and {min(slower):.0f} to {max(slower):.0f} times that of"
-        f" LightGBM, both\nwith their defaults. `KernelQuantileRegressor()` alone has {_mean(kernel)} times the loss"
-        " of tuned LightGBM."
+        f" LightGBM, both with their defaults. `KernelQuantileRegressor()` alone has {_mean(kernel)} times the loss of"
+        " tuned LightGBM.",
+        120,
     )
+
+
+def _join(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _mean(ratios: list[float]) -> str:
@@ -214,12 +221,12 @@ def _median_seconds(rows: list[dict], table: str, method: str) -> float | None:
 
 
 def _seconds(rows: list[dict], methods: list[str]) -> str:
-    lines = []
+    lines, timed = [], [one for one in methods if any(_median_seconds(rows, table, one) for table in TABLES)]
     for table in TABLES:
-        found = [_median_seconds(rows, table, method) for method in methods]
+        found = [_median_seconds(rows, table, method) for method in timed]
         if any(found):
             lines.append([table, *("" if one is None else f"{one:.{0 if one >= 10 else 1}f}" for one in found)])
-    return _markdown(["table", *methods], lines)
+    return _markdown(["table", *timed], lines)
 
 
 def _time_ratio(rows: list[dict]) -> str:
@@ -281,14 +288,15 @@ def _exceptions(rows: list[dict]) -> str:
     for table in TABLES:
         losses = {method: _relative(rows, table, method).get(0) for method in (OURS, *ABLATION)}
         lower = [name for name in ABLATION if losses[name] and f"{losses[name]:.4f}" < f"{losses[OURS]:.4f}"]
-        found += [f"{table} ({', '.join(lower)})"] if lower else []
+        found += [f"{table} ({' or '.join(LEFT[name] for name in lower)})"] if lower else []
         tested += [_get(rows, table, OURS, "tested")[0]] if losses[ABLATION[0]] else []
-    return (
-        f"Less than the whole has a lower loss on {', '.join(found)}. Weights and calibration are"
-        "\nestimated from the training rows, and on small tables they may miss: they are not the best choice of every"
-        f"\nsplit. This is one split of {min(tested)} to {max(tested)} held-out rows each; coverage over all splits is"
-        " [above](#coverage).\n"
+    text = (
+        f"On this split, leaving something out lowers the loss on {_join(found)}. Weights and calibration are estimated"
+        " from the training rows, and on small tables they may miss: they are not the best choice of every split. This"
+        f" is one split of {min(tested)} to {max(tested)} held-out rows each; coverage over all splits is"
+        " [above](#coverage)."
     )
+    return fill(text, 120) + "\n"
 
 
 # Marker, colour and whether it is filled: a colour for each system, hollow with its defaults and filled if tuned.

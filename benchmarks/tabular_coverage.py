@@ -91,11 +91,11 @@ def render_table(results: Results) -> str:
 
 
 def _render_cell(found: dict[str, list[float]]) -> str:
-    """Shares in percent, with the largest of their standard errors, and whether one is off."""
+    """Shares in percent, the largest of their standard errors, and a dagger if one is more than four points away."""
     shares = found.get("inside", [])
     error = f" ± {100 * max(found['error']):.1f}" if "error" in found else ""
     off = any(abs(one - aim) > 0.04 for one, aim in zip(shares, COVERAGES, strict=False))
-    return " / ".join(f"{100 * one:.0f}" for one in shares) + error + (" off" if off else "")
+    return " / ".join(f"{100 * one:.0f}" for one in shares) + error + (" †" if off else "")
 
 
 def main() -> None:

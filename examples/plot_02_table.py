@@ -1,6 +1,6 @@
 """
-What do I get from a frame with text, dates and gaps?
-=====================================================
+What do I get from a frame with text, dates and missing values?
+===============================================================
 
 `TabularQuantileRegressor` takes the frame as it is. Here prices of houses with a text column, a date and missing
 sizes; the picture shows new houses in the order of their predicted median, with their 90 % intervals.
@@ -27,6 +27,7 @@ low, middle, high = model.predict(new, quantiles=[0.05, 0.5, 0.95]).T
 order = np.argsort(middle)
 inside = (low <= price[400:]) & (price[400:] <= high)
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+figure.suptitle("Prices of new houses and their 90 % intervals")
 ax.vlines(np.arange(100), low[order], high[order], color="#9ecae1", lw=3, label="90 % interval")
 ax.plot(np.arange(100), price[400:][order], "k.", ms=4, label=f"price ({inside.mean():.0%} inside)")
 ax.set(xlabel="new houses, by predicted median", ylabel="price (1,000)")

@@ -2,8 +2,9 @@
 Do the levels hold on new rows?
 ===============================
 
-A level of 0.9 should have 90 % of new targets below it. The band is what chance allows for so many rows; a square lies
-outside of it, as one level in twenty does by chance alone.
+A level of 0.9 should have 90 % of new targets below it. The band is what chance allows for so many rows. Squares mark
+levels outside it: two of nine here, where chance alone puts one in twenty. The levels share the same rows, so they
+tend to deviate together.
 """
 
 import matplotlib.pyplot as plt
@@ -18,4 +19,5 @@ levels = np.linspace(0.1, 0.9, 9)
 model = KernelQuantileRegressor(levels, bandwidth="auto", n_components=200, random_state=0).fit(X[:800], y[:800])
 
 figure, ax = plt.subplots(figsize=(4.5, 4.5), layout="constrained")
+figure.suptitle("Share of new targets below each level")
 _ = CalibrationDisplay.from_estimator(model, X[800:], y[800:], ax=ax)

@@ -22,4 +22,5 @@ model = KernelQuantileRegressor(
 model.fit(X[:200], y[:200])
 
 figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.6), layout="constrained")
+figure.suptitle("Too many new targets fall outside of the curves, on both sides")
 _ = PITDisplay.from_estimator(model, X[200:], y[200:], ax=axes)

@@ -25,6 +25,7 @@ for seed in range(20):
     found.append([coverage(y[800:], *bounds.T) for bounds in (raw, calibrated.predict_interval(X[800:]))])
 
 figure, ax = plt.subplots(figsize=(7, 3), layout="constrained")
+figure.suptitle("Coverage of 90 % intervals in twenty samples, as fitted and calibrated")
 for k, (shares, color) in enumerate(zip(100 * np.transpose(found), ["#e6550d", "#3182bd"], strict=True)):
     ax.plot(shares, np.full(20, 1 - k) + np.linspace(-0.15, 0.15, 20), "o", color=color, alpha=0.5)
     ax.plot(shares.mean(), 1 - k, "|", color=color, ms=45, mew=3)

@@ -2,8 +2,8 @@
 Does the coverage hold in each group?
 =====================================
 
-Calibrated on all rows together, intervals of one width cover 90 % on average, and too few of the rows in windy
-weather. With ``groups`` each group has its own correction.
+Calibrated on all rows together, intervals of one width cover about 91 % of all rows, but only about 69 % of those in
+strong wind. With ``groups`` each group has its own correction.
 """
 
 import matplotlib.pyplot as plt
@@ -34,6 +34,7 @@ def weather(X):
 model = SameWidth().fit(wind.X[train], wind.y[train])
 names = np.array(["calm", "breeze", "wind"])
 figure, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
+figure.suptitle("Coverage of 90 % intervals by group, calibrated in two ways")
 for groups, label, marker in ((None, "calibrated on all rows", "o"), (weather, "calibrated by group", "D")):
     conformal = ConformalQuantileRegressor(model, coverage=0.9, method="prefit")
     conformal.fit(wind.X[calibration], wind.y[calibration], groups=groups)

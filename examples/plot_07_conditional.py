@@ -27,6 +27,7 @@ y = np.sin(X[:, 0]) + (0.2 + np.abs(X[:, 0])) * rng.standard_normal(2600)
 order = np.argsort(X[600:, 0])
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
+figure.suptitle("90 % intervals of one width, and widened by a smooth function of x")
 for ax, conditional in zip(axes, (None, "kernel"), strict=True):
     model = ConformalQuantileRegressor(SameWidth(), 0.9, method="prefit", conditional=conditional, random_state=0)
     low, high = model.fit(X[:600], y[:600]).predict_interval(X[600:]).T

@@ -2,7 +2,8 @@
 Which columns matter?
 =====================
 
-By how much the pinball loss on new rows increases when a column is shuffled. Of the five columns, two have an effect.
+The bars show by how much the pinball loss on new rows increases when a column is shuffled. Of the five columns, two
+have an effect.
 """
 
 import matplotlib.pyplot as plt
@@ -17,4 +18,5 @@ y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + (0.2 + 0.1 * (X[:, 1] > 0)) * rng.stan
 model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=200, random_state=0).fit(X[:500], y[:500])
 
 figure, ax = plt.subplots(figsize=(6.5, 3), layout="constrained")
+figure.suptitle("Two of the five columns matter")
 _ = PermutationImportanceDisplay.from_estimator(model, X[500:], y[500:], ax=ax)

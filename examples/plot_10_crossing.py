@@ -17,6 +17,7 @@ y = np.sin(5 * X[:, 0]) + 0.5 * rng.standard_normal(40)
 grid = np.linspace(X.min(), X.max(), 300)[:, None]
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.4), sharey=True, layout="constrained")
+figure.suptitle("Quantile curves as fitted, sorted, and fitted jointly")
 for ax, how in zip(axes, (None, "rearrange", "joint"), strict=True):
     model = KernelQuantileRegressor(
         [0.25, 0.5, 0.75],

@@ -22,6 +22,7 @@ forecaster = QuantileForecaster("48h", target="load", quantiles=[0.05, 0.25, 0.5
 fan = forecaster.fit(known).predict()
 
 figure, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
+figure.suptitle("Forecast of the next 48 hours, and what came")
 ax.plot(known["time"][-96:], known["load"][-96:], color="0.4")
 ax.fill_between(fan["time"], fan["q0.05"], fan["q0.95"], color="#c6dbef", label="90 %")
 ax.fill_between(fan["time"], fan["q0.25"], fan["q0.75"], color="#6baed6", label="50 %")

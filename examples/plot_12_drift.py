@@ -24,6 +24,7 @@ below, above = np.concatenate(adapted).T
 
 time, window = np.arange(500, 4000), np.ones(300) / 300
 figure, ax = plt.subplots(figsize=(8, 3.4), layout="constrained")
+figure.suptitle("Coverage of 90 % intervals before and after the noise triples")
 for name, a, b in (("fixed", low[500:], high[500:]), ("adaptive", below, above)):
     ax.plot(time[299:], np.convolve((a <= y[500:]) & (y[500:] <= b), window, "valid"), label=name)
 ax.axhline(0.9, color="k", lw=1)

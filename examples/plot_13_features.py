@@ -26,6 +26,7 @@ def loss(n_components, seed):
 
 losses = np.array([[loss(count, seed) for seed in range(5)] for count in counts])
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+figure.suptitle("Loss on new rows against the number of random features")
 ax.errorbar(counts, losses.mean(axis=1), losses.std(axis=1), fmt="o-", capsize=3, label="random features, five seeds")
 ax.axhline(loss("exact", 0), color="#e6550d", label="exact kernel")
 ax.axhline(mean_pinball_loss(y[1000:], truth[1000:]), color="k", ls=":", label="true median")

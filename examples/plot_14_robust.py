@@ -19,6 +19,7 @@ y[wrong] += rng.uniform(2, 5, wrong.sum())
 
 settings = {"bandwidth": "auto", "n_components": 100, "random_state": 0}
 figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
+figure.suptitle("Least squares bends towards wrong targets, the median does not")
 ax.plot(X[:, 0], y, ".", color="0.7")
 ax.plot(X[:, 0], truth, "k:", label="truth")
 ax.plot(X[:, 0], KernelRegressor("squared", **settings).fit(X, y).predict(X), label="least squares")

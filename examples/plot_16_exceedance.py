@@ -2,10 +2,10 @@
 How likely is a value above a limit?
 ====================================
 
-`predict_cdf` gives the probability of a target of at most a limit. One minus it is that of a value above: here of more
-than 500 kW given wind speed, beside the observed share of new rows, with twice its standard error. Where it rises
-fastest, at 6.9 m/s, it is too low: 0.74, observed 0.83. It is read from the fitted levels, and so 0 or 1 beyond the
-outermost of them.
+`predict_cdf` gives the probability that the target is at most a given limit; 1 minus it is the probability of exceeding
+it: here more than 500 kW given wind speed, beside the observed share of new rows, with twice its standard error. Where
+it rises fastest, at 6.9 m/s, the prediction is too low: 0.74, observed 0.83. It is read from the fitted levels, and so
+0 or 1 beyond the outermost of them.
 """
 
 import matplotlib.pyplot as plt
@@ -26,6 +26,7 @@ groups = [above[new][(low <= speed[new][:, 0]) & (speed[new][:, 0] < low + 0.25)
 share = np.array([group.mean() for group in groups])
 error = [2 * np.sqrt(p * (1 - p) / len(group)) for p, group in zip(share, groups, strict=True)]
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+figure.suptitle("Probability of more than 500 kW given wind speed")
 ax.plot(grid, 1 - model.predict_cdf(grid[:, None], 500.0), label="predicted")
 ax.errorbar(edges[:-1] + 0.125, share, error, fmt="ko", label="observed")
 ax.set(xlabel="wind speed (m/s)", ylabel="P(power > 500 kW)")

@@ -25,6 +25,7 @@ with warnings.catch_warnings():
 outside = model.is_extrapolation(grid)
 
 figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
+figure.suptitle("Outside of the training rows the curves are arbitrary")
 ax.plot(X, y, ".", color="0.5", ms=4, label="training rows")
 for curve, color, level in zip(curves.T, ["#6baed6", "#08306b", "#2171b5"], model.quantiles_, strict=True):
     ax.plot(grid, curve, color=color, label=f"level {level:g}")

@@ -32,8 +32,9 @@ rows = {
 }
 
 figure, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
+figure.suptitle("Mean pinball loss of constant, linear and kernel quantiles")
 means = [row.mean() for row in rows.values()]
 errors = [2 * row.std() / np.sqrt(len(row)) for row in rows.values()]
 ax.barh(list(rows), means, xerr=errors, color=["0.8", "#9ecae1", "#3182bd"])
 ax.invert_yaxis()
-ax.set_xlabel("mean pinball loss (kW)")
+_ = ax.set_xlabel("mean pinball loss (kW)")

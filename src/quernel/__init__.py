@@ -1,4 +1,6 @@
-"""Conditional quantiles with kernels, at the cost of a linear model, each fit with a certificate.
+"""Conditional quantiles of a numeric target.
+
+Kernels and forests for tables, certified kernel quantile regression, conformal intervals and forecasts.
 
 Names are imported when they are first used, so that `import quernel` itself takes no time.
 """

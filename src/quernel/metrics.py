@@ -71,8 +71,8 @@ def pinball_loss(
 
     Returns
     -------
-    float for a scalar level, array of shape (q,) for a sequence: one loss per level, in the units of y. Lower is
-    better.
+    float for a scalar level, ndarray of shape (q,) for a sequence
+        One loss per level, in the units of y. Lower is better.
 
     Examples
     --------
@@ -255,9 +255,9 @@ def make_scorer(
 
     Returns
     -------
-    callable (estimator, X, y, sample_weight=None) -> float, for `scoring` of `cross_val_score`, `GridSearchCV` and the
-    like. The estimator is any of quernel's models of quantiles, alone, in a pipeline or in a search, or another one
-    with ``predict(X, quantiles=...)``.
+    callable (estimator, X, y, sample_weight=None) -> float
+        For `scoring` of `cross_val_score`, `GridSearchCV` and the like. The estimator is any of quernel's models of
+        quantiles, alone, in a pipeline or in a search, or another one with ``predict(X, quantiles=...)``.
 
     Examples
     --------

@@ -225,7 +225,7 @@ def test_what_is_no_number_is_refused_by_name(tmp_path):
         quernel.save(model.set_params(cv=5, alphas=range(1, 3)), tmp_path / "m")
     for keys in ({True: 1.0, False: 2.0}, {None: 1.0}):  # which skops would read as {True: 2.0}, and not at all
         model = copy.copy(fitted("labels of truth")).set_params(class_weight=keys)
-        with pytest.raises(TypeError, match=r"KernelClassifier\.class_weight has truth values or None as keys"):
+        with pytest.raises(TypeError, match=r"KernelClassifier\.class_weight has booleans or None as keys"):
             quernel.save(model, tmp_path / "m")
     assert os.listdir(tmp_path) == []
 

@@ -268,13 +268,14 @@ def _heading(command: str, plan: Reproduction, workers: int) -> list[str]:
     size = "a quick one, with few repetitions and small sizes" if plan.size == "quick" else "the full size of the paper"
     return [
         'Every numerical item of the paper "Optimal Kernel Quantile Learning with Random Features", run with quernel, '
-        "and some beyond it. PQE is the paper's predicted quantile error, the mean check loss on test rows. Excess "
-        "risk is computed from the known law of the noise at the test rows, so that test noise does not enter. "
+        "and some beyond it. PQE is the paper's predicted quantile error, the mean check loss on test rows. KQR is "
+        "kernel quantile regression, KRR kernel ridge regression, and -RF marks random features. Excess risk is "
+        "computed from the known law of the noise at the test rows, so that test noise does not enter. "
         "Standard errors (s.e.) are those of means over repetitions: the standard deviation (sd) over the root of "
         "their number.",
-        "Each verdict begins with a word: shown, where what was measured bears out what was to be shown; not shown, "
-        "where it does not; undecided, where it is too little to tell; stated, where formulas were evaluated and "
-        "nothing was measured. What has none of these is a remark.",
+        "Each verdict begins with a word. Shown: the measurements support the claim. Not shown: they do not. "
+        "Undecided: they cannot tell. Stated: a formula was evaluated, nothing was measured. What has none of these "
+        "words is a remark.",
         f"Made by `{command}`, quernel {__version__}; this run is {size}. {machine['processor']}, {workers} worker "
         f"processes with one thread each, Python {machine['python']}; {machine['packages']}.",
     ]

@@ -124,14 +124,15 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     References
     ----------
-    Y. Romano, E. Patterson, E. Candes (2019). Conformalized quantile regression. NeurIPS 32.
+    Romano, Y., Patterson, E., Candes, E. (2019). Conformalized quantile regression. NeurIPS 32.
 
-    R. J. Tibshirani, R. F. Barber, E. Candes, A. Ramdas (2019). Conformal prediction under covariate shift. NeurIPS 32.
+    Tibshirani, R. J., Barber, R. F., Candes, E., Ramdas, A. (2019). Conformal prediction under covariate shift.
+    NeurIPS 32.
 
-    I. Gibbs, J. J. Cherian, E. Candes (2023). Conformal prediction with conditional guarantees. arXiv:2305.12616.
+    Gibbs, I., Cherian, J. J., Candes, E. (2023). Conformal prediction with conditional guarantees. arXiv:2305.12616.
 
-    R. F. Barber, E. Candes, A. Ramdas, R. J. Tibshirani (2021). Predictive inference with the jackknife+. Annals of
-    Statistics 49(1), 486-507.
+    Barber, R. F., Candes, E., Ramdas, A., Tibshirani, R. J. (2021). Predictive inference with the jackknife+. Annals
+    of Statistics 49(1), 486-507.
 
     Examples
     --------

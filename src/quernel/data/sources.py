@@ -60,9 +60,12 @@ class RowsError(ValueError):
 class Piece(NamedTuple):
     """A block of consecutive raw rows, as float64."""
 
-    X: Array | None  # (m, d) in C order, or None if it was not asked for
-    y: Array  # (m,)
-    weight: Array | None  # (m,), or None for equal weights
+    X: Array | None
+    """Features, shape (m, d), in C order; None if they were not asked for."""
+    y: Array
+    """Targets, shape (m,)."""
+    weight: Array | None
+    """Weights, shape (m,); None for equal ones."""
 
 
 class RowSource(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ class Wind:
     """Names of the turbines, shape (n,)."""
     feature_names: tuple[str, ...] = WIND_COLUMNS
     target_name: str = WIND_TARGET
-    description: str = WIND_DESCRIPTION
+    description: str = field(default_factory=lambda: WIND_DESCRIPTION)  # keeps the text out of the signature
 
 
 def load_wind(*, as_frame: bool = False) -> Wind:

@@ -64,8 +64,8 @@ class InferenceMixin:
 
         Returns
         -------
-        ndarray of shape (n, 2), lower and upper ends, for one level given as a float; (n, q, 2) for a sequence. Unless
-        `noncrossing` is None, lower ends are sorted by level, and so are upper ends.
+        ndarray of shape (n, 2) for one level given as a float, (n, q, 2) for a sequence
+            Lower and upper ends. Unless `noncrossing` is None, lower ends are sorted by level, and so are upper ends.
 
         Examples
         --------

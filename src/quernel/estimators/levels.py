@@ -199,9 +199,9 @@ class DistributionMixin:
             lazy Dask array.
         quantiles : float, sequence of floats or None
             Levels to predict; None predicts those of the constructor. `TabularQuantileRegressor` predicts any level;
-            without tails, levels below 0.0005 or above 0.9995 as these. Other estimators predict levels between the
-            lowest and the highest fitted one unless there are tails: interpolated between the fitted quantiles (sorted,
-            whatever `noncrossing` is), linearly in the normal score of the level.
+            without tails, a level below 0.0005 is treated as 0.0005, and one above 0.9995 as 0.9995. Other estimators
+            predict levels between the lowest and the highest fitted one, and beyond them with tails: interpolated
+            between the fitted quantiles (sorted, whatever `noncrossing` is), linearly in the normal score of the level.
         as_frame : bool, default=False
             Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
 

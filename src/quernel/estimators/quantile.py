@@ -213,8 +213,9 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
     alpha_choice_ : AlphaChoice or None
         With ``alpha="auto"`` on small data, the values tried and their held-out losses; print it.
     kernel_ : object of `quernel.kernels`, with its bandwidth
-    bandwidth_ : float, ndarray of shape (n_features_in_,), None for a kernel that has none, a tuple of these for a sum
-        that was given
+    bandwidth_ : float, ndarray of shape (n_features_in_,), tuple or None
+        The bandwidth used, or one per column; a tuple of these for a sum of kernels that was given, None for a kernel
+        that has none.
     bandwidth_choice_ : BandwidthChoice or None
         With ``bandwidth="learned"``, the candidates and their held-out losses; print it.
     n_components_ : int
@@ -344,8 +345,9 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         Parameters
         ----------
         X : array-like or data frame of shape (n, d); text, dates and missing values are encoded (user guide on tables)
-            Or an object of `quernel.data` with its own target, such as ``ParquetRows("trips/*.parquet",
-            target="delay")``; leave out y and sample_weight then. Or a Dask array or data frame.
+            Or an object of `quernel.data` with its own target, such as
+            ``ParquetRows("trips/*.parquet", target="delay")``; leave out y and sample_weight then. Or a Dask array or
+            data frame.
         y : array-like of shape (n,)
             With a Dask collection, a Dask array or series, or the name of a column.
         sample_weight : array-like of shape (n,) or None

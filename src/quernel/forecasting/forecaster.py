@@ -321,8 +321,9 @@ class QuantileForecaster(BaseEstimator):
 
         Returns
         -------
-        table like that of `fit` with the columns time, id, q0.05, ...; or ndarray of shape (steps, q), or (steps,) for
-        one level given as a float, if `fit` was given an array. Levels never cross.
+        data frame like that of `fit`, or ndarray of shape (steps, q) or (steps,)
+            A frame has the columns time, id, q0.05, ...; it is an array if `fit` was given one, of one dimension for
+            one level given as a float. Levels never cross.
         """
         check_is_fitted(self)
         levels, single = check_levels(self.quantiles if quantiles is None else quantiles)

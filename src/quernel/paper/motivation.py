@@ -41,7 +41,8 @@ from quernel.plots import house_style
 from quernel.plots.style import BAND_DARK, LINE
 
 # Noise laws with median 0: with a variance, with a mean but no variance, and without a mean.
-NOISES = {"normal": norm, "Student t, 2 degrees": student(2), "Cauchy": cauchy}
+HEAVY = "Student t, 2 degrees"
+NOISES = {"normal": norm, HEAVY: student(2), "Cauchy": cauchy}
 # Median regression (pinball loss at level 1/2) and ridge regression on the same random features.
 METHODS: dict[str, Loss] = {"KQR-RF": Pinball(np.array([0.5])), "KRR-RF": Squared()}
 FEATURES, NOISE_TEST_ROWS = 100, 2000
@@ -121,8 +122,9 @@ def judge_noise(table: Table) -> list[Verdict]:
         difference = summarize(np.log(squared) - np.log(least_squares))
         factor = float(np.exp(-difference.mean))
         ratio_text = f"{factor:.3g} times that of KQR-RF" if factor >= 1 else f"{factor:.2f} of that of KQR-RF"
+        name = f"{noise} noise" if noise != HEAVY else "Student t noise with 2 degrees of freedom"
         text = (
-            f"{noise[0].upper()}{noise[1:]} noise, N = {last:,}: the squared error of KRR-RF is {ratio_text}, "
+            f"{name[0].upper()}{name[1:]}, N = {last:,}: the squared error of KRR-RF is {ratio_text}, "
             f"{abs(difference.mean) / difference.se:.1f} standard errors of the logarithm from equal."
         )
         verdicts.append(Verdict(text, None if noise == "normal" else difference.is_below_zero()))

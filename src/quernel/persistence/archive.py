@@ -190,7 +190,7 @@ def check_schema(
         if loader == "TreeNode":
             _check_tree_arrays(node, n_axes)
         if loader == "DictNode" and {kind["__class__"] for kind in node["key_types"]["content"]} & UNKEPT_KEYS:
-            raise TypeError(f"{where} has truth values or None as keys, which a model file cannot hold")
+            raise TypeError(f"{where} has booleans or None as keys, which a model file cannot hold")
     if untrusted:
         raise UntrustedError(untrusted)
     return names
