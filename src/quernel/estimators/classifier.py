@@ -1,9 +1,15 @@
-"""KernelClassifier: kernel classification under any convex loss of the margin."""
+"""KernelClassifier: kernel classification under any convex loss of the margin.
+
+Labels become signs: two classes make one output, whose positive class is `classes[1]`, with y = -1 or +1; K > 2 classes
+make K outputs, one against the rest. Scores become probabilities by calibration curves: fitted calibrators of
+scikit-learn are reduced to plain numbers, which is what model files and ONNX graphs hold.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from typing import Any, Self
 
@@ -16,10 +22,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice
-from quernel.data import ArrayRows, statistics
+from quernel.data import ArrayRows, DaskRows, Piece, RowSource, statistics
 from quernel.estimators.base import KernelEstimator, WarmStart, check_checkpoint
 from quernel.estimators.inputs import check_labels, check_loss, require_in_memory
-from quernel.estimators.multiclass import ProbabilityCurves, class_weights, encode_signs, encode_target
 from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.warnings import convergence_not_warned, warn_calibration_stopped
@@ -34,6 +39,7 @@ from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.plan import FitPlan
 
 Array = NDArray[np.floating]
+Index = NDArray[np.intp]
 
 # Out-of-core targets with more distinct values than this are taken for numbers, not class labels.
 MOST_CLASSES = 1000
@@ -206,10 +212,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             return encode_target(rows, classes, n_columns, factor)
         codes = np.searchsorted(classes, rows.y)
         factor = self._class_factors(classes, lambda: np.bincount(codes, rows.weight).astype(float))
-        weight = rows.weight
-        if factor is not None:
-            weight = factor[codes] if weight is None else weight * factor[codes]
-        return ArrayRows(rows.X, encode_signs(codes, n_columns), weight)
+        return ArrayRows(rows.X, encode_signs(codes, n_columns), _scale_weight(codes, rows.weight, factor))
 
     def _check_multinomial(self, rows: Any, checkpoint: Any) -> None:
         """Raise ValueError where the multinomial model cannot be fitted: out of core, or from a warm start."""
@@ -320,7 +323,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if plan.n_components_choice is not None:
             model.set_params(n_components=plan.n_components)
         scores: list[Array] = []
-        held_out: list[NDArray[np.intp]] = []
+        held_out: list[Index] = []
         n_complete = 0
         for train, test in StratifiedKFold(N_FOLDS).split(rows.X, rows.y):
             with convergence_not_warned():  # of the five; the fit of all rows warns
@@ -396,3 +399,136 @@ def _given_weights(given: dict[Any, float], classes: NDArray[Any]) -> Array:
     if not np.all(np.isfinite(weights) & (weights > 0)):
         raise ValueError(f"class_weight must be positive numbers; got {given}. Leave out rows to leave out a class.")
     return weights
+
+
+def encode_signs(codes: Index, n_columns: int) -> Array:
+    """Signs -1 and +1 of class codes 0 ... K-1: shape (n,) for two classes, (n, K) one-vs-rest for more."""
+    if n_columns == 1:
+        return np.where(codes == 1, 1.0, -1.0)
+    return np.asfortranarray(np.where(codes[:, None] == np.arange(n_columns), 1.0, -1.0))
+
+
+def encode_labels(y: Array, classes: Array) -> Index:
+    """Class codes: positions of the labels y in the sorted `classes`.
+
+    A label not in `classes` occurs only in rows of weight 0, so that any valid code will do for it.
+    """
+    return np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+
+
+class OneVsRestRows:
+    """Row source of files with signs as its target, encoded block by block as they are read.
+
+    `factor` of shape (K,), if given, multiplies the weights of the rows of each class (class_weight).
+    """
+
+    def __init__(self, source: RowSource, classes: Array, n_columns: int, factor: Array | None) -> None:
+        self.source, self._classes, self._n_columns, self._factor = source, classes, n_columns, factor
+        self.n_rows, self.n_columns, self.names = source.n_rows, source.n_columns, source.names
+        self.spans, self.weighted = source.spans, source.weighted or factor is not None
+
+    def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
+        """Yield these blocks, in order, with encoded targets and weights."""
+        for piece in self.source.stream(blocks, X=X):
+            codes = encode_labels(piece.y, self._classes)
+            yield Piece(piece.X, encode_signs(codes, self._n_columns), _scale_weight(codes, piece.weight, self._factor))
+
+    def place(self, k: int) -> str:
+        """Where block k comes from, for error messages."""
+        return self.source.place(k)
+
+
+def encode_target(source: Any, classes: Array, n_columns: int, factor: Array | None) -> Any:
+    """Encode the labels of out-of-core rows as signs, lazily, and multiply weights by the class factors, if any."""
+    if not isinstance(source, DaskRows):
+        return OneVsRestRows(source, classes, n_columns, factor)
+    chunks = {} if n_columns == 1 else {"new_axis": 1, "chunks": (source.y.chunks[0], (n_columns,))}
+    y = source.y.map_blocks(partial(_encode_signs_block, classes, n_columns), dtype=float, **chunks)
+    weight = source.weight
+    if factor is not None:
+        by_class = source.y.map_blocks(partial(_class_factor_block, classes, factor), dtype=float)
+        weight = by_class if weight is None else weight * by_class
+    rows = DaskRows(source.X, y, weight)
+    rows.names = source.names
+    return rows
+
+
+def _encode_signs_block(classes: Array, n_columns: int, y: Array) -> Array:
+    return encode_signs(encode_labels(y, classes), n_columns)
+
+
+def _class_factor_block(classes: Array, factor: Array, y: Array) -> Array:
+    return factor[encode_labels(y, classes)]
+
+
+def _scale_weight(codes: Index, weight: Array | None, factor: Array | None) -> Array | None:
+    """weight * factor[class], where None stands for ones; None if both are."""
+    if factor is None:
+        return weight
+    return factor[codes] if weight is None else weight * factor[codes]
+
+
+def class_weights(source: Any, classes: Array) -> Array:
+    """Sum of the sample weights of every class, shape (K,), in one pass over y."""
+
+    def step(piece: Piece) -> Array:
+        return np.bincount(encode_labels(piece.y, classes), piece.weight, minlength=len(classes)).astype(float)
+
+    return statistics.map_reduce(source, step, lambda parts: np.sum(parts, axis=0), X=False)
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """Platt scaling: probability 1 / (1 + exp(slope s + offset)) of a score s."""
+
+    slope: float
+    offset: float
+
+    def __call__(self, scores: Array) -> Array:
+        """Calibrated probability of each score."""
+        return expit(-(self.slope * scores + self.offset))
+
+
+@dataclass(frozen=True, eq=False)
+class Isotonic:
+    """Isotonic calibration: linear interpolation of (scores, chances), both increasing; constant beyond the ends."""
+
+    scores: Array
+    chances: Array
+
+    def __post_init__(self) -> None:
+        if self.scores.shape != self.chances.shape or self.scores.ndim != 1 or np.any(np.diff(self.scores) <= 0):
+            raise ValueError(f"an isotonic curve of {self.scores.shape} scores and {self.chances.shape} chances")
+
+    def __call__(self, scores: Array) -> Array:
+        """Calibrated probability of each score."""
+        return np.interp(scores, self.scores, self.chances)
+
+
+@dataclass(frozen=True)
+class ProbabilityCurves:
+    """Calibration curves: one for the second of two classes, or one per class, normalised to sum to one."""
+
+    curves: tuple[Sigmoid | Isotonic, ...]
+
+    @classmethod
+    def from_calibrators(cls, calibrators: Any) -> ProbabilityCurves:
+        """From the fitted calibrators of a CalibratedClassifierCV."""
+        return cls(tuple(_curve(one) for one in calibrators))
+
+    def probabilities(self, scores: Array) -> Array:
+        """Class probabilities (n, K) from the decision function, of shape (n,) for two classes or (n, K) for more."""
+        if scores.ndim == 1:
+            second = self.curves[0](scores)
+            return np.column_stack([1 - second, second])
+        each = np.column_stack([curve(column) for curve, column in zip(self.curves, scores.T, strict=True)])
+        total = each.sum(axis=1, keepdims=True)
+        # If all curves give 0, all classes are equally likely.
+        return np.where(total > 0, each / np.where(total > 0, total, 1), 1 / len(self.curves))
+
+
+def _curve(calibrator: Any) -> Sigmoid | Isotonic:
+    """Numbers of one fitted calibrator of scikit-learn."""
+    if hasattr(calibrator, "a_"):
+        return Sigmoid(float(calibrator.a_), float(calibrator.b_))
+    return Isotonic(calibrator.X_thresholds_, calibrator.y_thresholds_)

@@ -23,8 +23,8 @@ from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scale, Scores, conformal_quantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor, TabularQuantileRegressor
+from quernel.estimators.classifier import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.levels import QuantileFunction, neighbours
-from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
 from quernel.persistence.onnx_graph import (
