@@ -98,14 +98,14 @@ class Transfer(NamedTuple):
     moved: int
 
 
-def pack(value: Any) -> bytes:
+def pack(value: object) -> bytes:
     """Pickle functions and arguments once for all tasks; cloudpickle also takes lambdas and local functions."""
     import cloudpickle
 
     return cloudpickle.dumps(value)
 
 
-def n_bytes(value: Any) -> int:
+def n_bytes(value: object) -> int:
     """Size of a pickled value; arrays are counted out of band (pickle protocol 5), not copied."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_choice
 from quernel.data import ArrayRows, DaskRows, Piece, RowSource, statistics
 from quernel.estimators.base import KernelEstimator, WarmStart, check_checkpoint
-from quernel.estimators.inputs import check_labels, check_loss, require_in_memory
+from quernel.estimators.inputs import Rows, check_labels, check_loss, require_in_memory
 from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.warnings import convergence_not_warned, warn_calibration_stopped
@@ -40,6 +40,7 @@ from quernel.tuning.plan import FitPlan
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
+Labels = NDArray[Any]  # of classes: numbers, text or booleans
 
 # Out-of-core targets with more distinct values than this are taken for numbers, not class labels.
 MOST_CLASSES = 1000
@@ -183,7 +184,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         labelled = self._read(kernel, X, y, sample_weight, check_labels)
         classes = _find_classes(labelled.rows)
         if self.calibration is not None:
-            _check_folds(labelled.rows.y, self.calibration)
+            _check_folds(labelled.in_memory.y, self.calibration)
         n_columns = 1 if len(classes) == 2 else len(classes)
         loss = loss.take(np.zeros(n_columns, dtype=np.intp))
         together = n_columns > 1 and self._multinomial(loss)
@@ -198,14 +199,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             with stopping(interruptible=True) as stop:  # one Ctrl-C ends the fit and its calibration
                 solution = self._solve(plan, data, loss, start, budget, solver=MULTINOMIAL if together else None)
                 if self.calibration is not None:
-                    own["calibrated_"], n_folds = self._calibrate(plan, labelled.rows, budget.left(), stop)
+                    own["calibrated_"], n_folds = self._calibrate(plan, labelled.in_memory, budget.left(), stop)
         if n_folds < N_FOLDS:
             solution = replace(solution, stopped_by=stop.reason)
         self._store(data, plan, solution, start, **own)
         warn_calibration_stopped(self, n_folds, N_FOLDS)
         return self
 
-    def _encode_classes(self, rows: Any, classes: NDArray[Any], n_columns: int) -> Any:
+    def _encode_classes(self, rows: Rows, classes: Labels, n_columns: int) -> Rows:
         """Encode labels as signs (one-vs-rest) and multiply sample weights by class weights."""
         if not isinstance(rows, ArrayRows):
             factor = self._class_factors(classes, lambda: class_weights(rows, classes))
@@ -214,7 +215,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         factor = self._class_factors(classes, lambda: np.bincount(codes, rows.weight).astype(float))
         return ArrayRows(rows.X, encode_signs(codes, n_columns), _scale_weight(codes, rows.weight, factor))
 
-    def _check_multinomial(self, rows: Any, checkpoint: Any) -> None:
+    def _check_multinomial(self, rows: Rows, checkpoint: str | PathLike[str] | None) -> None:
         """Raise ValueError where the multinomial model cannot be fitted: out of core, or from a warm start."""
         if not isinstance(rows, ArrayRows):
             require_in_memory([("The multinomial model", "multiclass='ovr'")], rows)
@@ -237,7 +238,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     @blockwise
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Labels:
         """Predict class labels, those of the largest decision function, shape (n,)."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
@@ -291,7 +292,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """Whether three or more classes are fitted by one multinomial model."""
         return isinstance(loss, Logistic) and self.multiclass != "ovr" and self.solver == "newton"
 
-    def _class_factors(self, classes: NDArray[Any], totals: Callable[[], Array]) -> Array | None:
+    def _class_factors(self, classes: Labels, totals: Callable[[], Array]) -> Array | None:
         """Factor on the sample weights of each class, (K,), or None; `totals()` gives the weight of each class."""
         if self.class_weight is None:
             return None
@@ -347,7 +348,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 class _KnownScores(ClassifierMixin, BaseEstimator):
     """Classifier whose decision function is X itself, of shape (n, 1) for two classes."""
 
-    def fit(self, X: Array, y: NDArray[Any], sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(self, X: Array, y: Labels, sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
         """Learn the classes; X has their scores already."""
         self.classes_ = np.unique(y)
         return self
@@ -357,7 +358,7 @@ class _KnownScores(ClassifierMixin, BaseEstimator):
         return X[:, 0] if X.shape[1] == 1 else X
 
 
-def _find_classes(rows: Any) -> NDArray[Any]:
+def _find_classes(rows: Rows) -> Labels:
     """Sorted distinct labels, at least two."""
     classes = np.unique(rows.y) if isinstance(rows, ArrayRows) else _find_streamed_classes(rows)
     if len(classes) < 2:
@@ -368,7 +369,7 @@ def _find_classes(rows: Any) -> NDArray[Any]:
     return classes
 
 
-def _check_folds(y: NDArray[Any], calibration: str) -> None:
+def _check_folds(y: Labels, calibration: str) -> None:
     """Raise ValueError if a class has fewer rows than the calibration has folds."""
     labels, counts = np.unique(y, return_counts=True)
     if counts.min() < N_FOLDS:
@@ -378,7 +379,7 @@ def _check_folds(y: NDArray[Any], calibration: str) -> None:
         )
 
 
-def _find_streamed_classes(source: Any) -> NDArray[Any]:
+def _find_streamed_classes(source: DaskRows | RowSource) -> Labels:
     """Sorted distinct labels of out-of-core rows."""
     classes = statistics.distinct_labels(source, MOST_CLASSES)
     if len(classes) > MOST_CLASSES:
@@ -389,7 +390,7 @@ def _find_streamed_classes(source: Any) -> NDArray[Any]:
     return check_labels(classes)
 
 
-def _given_weights(given: dict[Any, float], classes: NDArray[Any]) -> Array:
+def _given_weights(given: dict[Any, float], classes: Labels) -> Array:
     """Class weights given as a dict, as an array in the order of `classes`; 1 for classes that it leaves out."""
     known = classes.tolist()
     unknown = [label for label in given if label not in known]
@@ -408,7 +409,7 @@ def encode_signs(codes: Index, n_columns: int) -> Array:
     return np.asfortranarray(np.where(codes[:, None] == np.arange(n_columns), 1.0, -1.0))
 
 
-def encode_labels(y: Array, classes: Array) -> Index:
+def encode_labels(y: Labels, classes: Labels) -> Index:
     """Class codes: positions of the labels y in the sorted `classes`.
 
     A label not in `classes` occurs only in rows of weight 0, so that any valid code will do for it.
@@ -422,7 +423,7 @@ class OneVsRestRows:
     `factor` of shape (K,), if given, multiplies the weights of the rows of each class (class_weight).
     """
 
-    def __init__(self, source: RowSource, classes: Array, n_columns: int, factor: Array | None) -> None:
+    def __init__(self, source: RowSource, classes: Labels, n_columns: int, factor: Array | None) -> None:
         self.source, self._classes, self._n_columns, self._factor = source, classes, n_columns, factor
         self.n_rows, self.n_columns, self.names = source.n_rows, source.n_columns, source.names
         self.spans, self.weighted = source.spans, source.weighted or factor is not None
@@ -438,7 +439,9 @@ class OneVsRestRows:
         return self.source.place(k)
 
 
-def encode_target(source: Any, classes: Array, n_columns: int, factor: Array | None) -> Any:
+def encode_target(
+    source: DaskRows | RowSource, classes: Labels, n_columns: int, factor: Array | None
+) -> DaskRows | OneVsRestRows:
     """Encode the labels of out-of-core rows as signs, lazily, and multiply weights by the class factors, if any."""
     if not isinstance(source, DaskRows):
         return OneVsRestRows(source, classes, n_columns, factor)
@@ -453,11 +456,11 @@ def encode_target(source: Any, classes: Array, n_columns: int, factor: Array | N
     return rows
 
 
-def _encode_signs_block(classes: Array, n_columns: int, y: Array) -> Array:
+def _encode_signs_block(classes: Labels, n_columns: int, y: Labels) -> Array:
     return encode_signs(encode_labels(y, classes), n_columns)
 
 
-def _class_factor_block(classes: Array, factor: Array, y: Array) -> Array:
+def _class_factor_block(classes: Labels, factor: Array, y: Labels) -> Array:
     return factor[encode_labels(y, classes)]
 
 
@@ -468,7 +471,7 @@ def _scale_weight(codes: Index, weight: Array | None, factor: Array | None) -> A
     return factor[codes] if weight is None else weight * factor[codes]
 
 
-def class_weights(source: Any, classes: Array) -> Array:
+def class_weights(source: DaskRows | RowSource, classes: Labels) -> Array:
     """Sum of the sample weights of every class, shape (K,), in one pass over y."""
 
     def step(piece: Piece) -> Array:

@@ -209,14 +209,14 @@ def resolve_shapes(model: Any, data: FitData) -> Shapes:
                     missing[position] = flag
     given = (getattr(model, name, None) for name in PARAMETERS[2:])
     lower, upper = (None if bound is None else float(bound) for bound in given)
-    _check_target(np.asarray(data.rows.y), lower, upper)
+    _check_target(np.asarray(data.in_memory.y), lower, upper)
     return Shapes(found["monotone"], found["convex"], lower, upper, names, missing)
 
 
 def _find_column(parameter: str, key: str | int, data: FitData) -> tuple[int, int | None]:
     """Position of a column in the encoded rows, and that of its missing-value indicator, if there is one."""
     names = None if data.names is None else list(data.names)
-    n_columns = data.rows.X.shape[1] if data.encoder is None else data.encoder.n_features_in_
+    n_columns = data.in_memory.X.shape[1] if data.encoder is None else data.encoder.n_features_in_
     if isinstance(key, str):
         if names is None:
             raise ValueError(f"{parameter} names the column {key!r}, but X has no names. Give positions, 0, 1, ...")

@@ -185,6 +185,6 @@ def check_groups(groups: NDArray[Any]) -> None:
         raise ValueError("groups mixes labels of different types. Make them all text, or all numbers.")
 
 
-def _is_missing(label: Any) -> bool:
+def _is_missing(label: object) -> bool:
     """Whether a label is None, NaN, or pandas.NA, which cannot be compared."""
     return label is None or type(label).__name__ == "NAType" or label != label

@@ -162,9 +162,9 @@ class ImportanceDisplay(Display):
                 "bandwidth='learned' (bandwidths='learned' in a search), on enough rows."
             )
         inverse = 1 / np.array(choice.rounds[choice.best].bandwidth)
-        named = names is not None and len(names) == len(inverse)
-        labels = [str(name) for name in names] if named else [f"column {j}" for j in range(len(inverse))]
-        return cls(labels, inverse / inverse.max())
+        if names is None or len(names) != len(inverse):
+            names = [f"column {j}" for j in range(len(inverse))]
+        return cls([str(name) for name in names], inverse / inverse.max())
 
     def _draw(self, ax: "Axes") -> None:
         order = np.argsort(-self.importance, kind="stable")[:MAX_COLUMNS][::-1]
