@@ -12,14 +12,15 @@ not: first differences for monotone curves, distances from a chord for convex on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from sklearn.base import BaseEstimator
 
 from quernel.estimators.inputs import FitData
 from quernel.estimators.levels import rearrange
@@ -103,13 +104,13 @@ MONOTONE = {1: "do not fall", -1: "do not rise"}
 CONVEX = {1: "convex", -1: "concave"}
 
 
-def has_shapes(model: Any) -> bool:
+def has_shapes(model: BaseEstimator) -> bool:
     """Whether an estimator is given any shape."""
     signs = [sign for name in PARAMETERS[:2] for sign in (getattr(model, name, None) or {}).values()]
     return any(signs) or any(getattr(model, name, None) is not None for name in PARAMETERS[2:])
 
 
-def check_shapes(model: Any) -> None:
+def check_shapes(model: BaseEstimator) -> None:
     """Raise ValueError if the parameters of shapes are not valid, or do not go with the others."""
     for name in ("monotone", "convex"):
         given = getattr(model, name, None)
@@ -134,7 +135,7 @@ def check_shapes(model: Any) -> None:
         raise ValueError(f"lower must be below upper; got lower={low!r} and upper={high!r}.")
 
 
-def _check_combination(model: Any) -> None:
+def _check_combination(model: BaseEstimator) -> None:
     """Raise ValueError if shapes do not go with the other parameters."""
     if not has_shapes(model):
         return
@@ -164,7 +165,7 @@ def _check_combination(model: Any) -> None:
         )
 
 
-def read_shapes(model: Any, data: FitData) -> tuple[FitData, Shapes | None]:
+def read_shapes(model: BaseEstimator, data: FitData) -> tuple[FitData, Shapes | None]:
     """The data, with sentences on the shapes among their notes, and the shapes, None if there are none."""
     if not has_shapes(model):
         return data, None
@@ -172,7 +173,7 @@ def read_shapes(model: Any, data: FitData) -> tuple[FitData, Shapes | None]:
     return replace(data, notes=(*data.notes, *shapes.describe())), shapes
 
 
-def clip_to_bounds(model: Any, curves: Array) -> Array:
+def clip_to_bounds(model: BaseEstimator, curves: Array) -> Array:
     """Curves (n, q) within `lower` and `upper`."""
     lower, upper = getattr(model, "lower", None), getattr(model, "upper", None)
     return curves if lower is None and upper is None else np.clip(curves, lower, upper)
@@ -191,7 +192,7 @@ def describe_shapes(
     return {"shape_violation_": measure_violation(shapes, X, curves)}
 
 
-def resolve_shapes(model: Any, data: FitData) -> Shapes:
+def resolve_shapes(model: BaseEstimator, data: FitData) -> Shapes:
     """The shapes of an estimator, whose columns are found in the data; ValueError where one cannot be constrained."""
     found: dict[str, dict[int, int]] = {}
     names: dict[int, str] = {}
@@ -281,7 +282,7 @@ class ShapeConstraints:
     """
 
     points: Array
-    combination: Any
+    combination: sparse.csr_matrix
     target: Array
     shapes: Shapes
     feature_map: Any = None
@@ -396,7 +397,7 @@ class _Builder:
         self.n_points += len(X)
         return np.arange(self.n_points - len(X), self.n_points)
 
-    def add(self, points: list[Index], factors: list[Any], target: float = 0.0) -> None:
+    def add(self, points: list[Index], factors: Sequence[ArrayLike], target: float = 0.0) -> None:
         """Constraints  sum_t factors[t] f(points[t]) >= target,  one for every entry of the arrays (r,)."""
         sizes = [np.broadcast_to(np.asarray(factor, dtype=float), points[0].shape) for factor in factors]
         self.parts.append((points, sizes, np.full(len(points[0]), target)))

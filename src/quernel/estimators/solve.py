@@ -183,7 +183,7 @@ def solve_on_features(
     """
     centring = _choose_centring(task, summary, feature_map)
     centred_map = CentredMap(feature_map, centring)
-    inner_map: Any = feature_map if centred_map.is_identity else centred_map
+    inner_map: FeatureMap = feature_map if centred_map.is_identity else centred_map
     design = summary.build_design(inner_map, task.max_memory, np.float32 if float32 else float)
     result = task.solve(design, centring=centring, **kwargs)
     if float32 and summary.in_memory:
