@@ -174,7 +174,7 @@ def read_shapes(model: BaseEstimator, data: FitData) -> tuple[FitData, Shapes | 
 
 
 def clip_to_bounds(model: BaseEstimator, curves: Array) -> Array:
-    """Curves (n, q) within `lower` and `upper`."""
+    """Curves (n, q) within `lower` and `upper`: at new rows they may leave bounds that hold where they were checked."""
     lower, upper = getattr(model, "lower", None), getattr(model, "upper", None)
     return curves if lower is None and upper is None else np.clip(curves, lower, upper)
 
@@ -327,7 +327,10 @@ class ShapeConstraints:
         return replace(self, feature_map=feature_map)
 
     def _choose_others(self, feature_map: Any) -> Nystroem | None:
-        """Landmarks of the feature map's kernel for the other columns; None if there are none, or it has no kernel."""
+        """Landmarks of the feature map's kernel for the other columns; None if there are none, or it has no kernel.
+
+        Functions of the other columns alone have every shape, without being held back by any constraint.
+        """
         kernel, columns = getattr(feature_map, "kernel", None), self.shapes.columns
         if kernel is None or isinstance(kernel, Linear) or not has_gram(kernel):
             return None
@@ -353,7 +356,11 @@ class ShapeConstraints:
         return bases
 
     def rows(self, index: Index) -> tuple[Array, Array]:
-        """(C, d) of shape (c, M + 1), and e (c,); rows that are differences have length 1."""
+        """(C, d) of shape (c, M + 1), and e (c,); rows that are differences have length 1.
+
+        Differences of neighbouring values may be tiny, and their multipliers then huge: of unit length all of them
+        weigh the same in the augmented Lagrangian.
+        """
         rows, constant = self._combine(index), self._constant[index]
         target = self.target[index] - constant * self.centring.target
         length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
@@ -370,7 +377,8 @@ class ShapeConstraints:
     def interior(self, constants: Array, scale: float) -> tuple[Array, Array]:
         """Curves with slack in all constraints, if features allow it: coef (M, q) and intercept (q,).
 
-        Constants (q,), within the bounds, plus a multiple of the trends, in units of `scale`.
+        Constants (q,), within the bounds, plus a multiple of the trends, in units of `scale`. Trends have every shape
+        strictly, and with one multiple for all levels the curves are parallel, so that they do not cross.
         """
         coef = np.zeros(self.feature_map.n_components_)
         coef[len(coef) - len(self.shapes.columns) :] = 1.0
@@ -403,7 +411,10 @@ class _Builder:
         self.parts.append((points, sizes, np.full(len(points[0]), target)))
 
     def add_chords(self, low: Index, own: Index, high: Index, part: Array, sign: int) -> None:
-        """Constraints  sign ((1 - part) f(low) + part f(high) - f(own)) >= 0:  the chord is above a convex curve."""
+        """Constraints  sign ((1 - part) f(low) + part f(high) - f(own)) >= 0:  the chord is above a convex curve.
+
+        `part` is where `own` lies between `low` and `high`, at whatever distances.
+        """
         self.add([low, high, own], [sign * (1 - part), sign * part, -sign])
 
     def build(self, shapes: Shapes) -> ShapeConstraints:
@@ -458,7 +469,7 @@ def choose_grid(x: Array) -> Array:
 
 
 def _present(shapes: Shapes, X: Array, j: int) -> NDArray[np.bool_]:
-    """Which rows have a value of column j, and not what stands for a missing one."""
+    """Which rows have a value of column j, and not what stands for a missing one: that has no place on its axis."""
     return X[:, shapes.missing[j]] == 0 if j in shapes.missing else np.ones(len(X), dtype=bool)
 
 
@@ -470,7 +481,11 @@ def along_grid(rows: Array, grid: Array, j: int) -> Array:
 
 
 def _add_grid(builder: _Builder, rows: Array, grid: Array, j: int, shapes: Shapes) -> Index:
-    """Constrain neighbours on the grid of column j at these rows; returns the numbers of the points."""
+    """Constrain neighbours on the grid of column j at these rows; returns the numbers of the points.
+
+    A curve that does not fall from one grid value to the next does not fall between any two of them: g - 1 constraints
+    stand for all pairs. Chords over two intervals do the same for convexity.
+    """
     points = builder.add_points(along_grid(rows, grid, j))
     lines = points.reshape(len(rows), len(grid))
     if (sign := shapes.monotone.get(j)) is not None and len(grid) > 1:
@@ -483,7 +498,10 @@ def _add_grid(builder: _Builder, rows: Array, grid: Array, j: int, shapes: Shape
 
 
 def _add_rows(builder: _Builder, X: Array, present: Index, grid: Array, j: int, shapes: Shapes) -> None:
-    """Constrain training rows, by their numbers, with the next lower and higher grid values of column j."""
+    """Constrain training rows, by their numbers, with the next lower and higher grid values of column j.
+
+    Two points per row rather than the whole grid, along which only anchors are checked: there may be many rows.
+    """
     value = X[present, j]
     low, high = np.searchsorted(grid, value, side="left") - 1, np.searchsorted(grid, value, side="right")
     has_low, has_high = low >= 0, high < len(grid)
