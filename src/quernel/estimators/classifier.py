@@ -22,7 +22,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice
-from quernel.data import ArrayRows, DaskRows, Piece, RowSource, statistics
+from quernel.data import ArrayRows, DaskRows, MappedRows, Piece, RowSource, statistics
 from quernel.estimators.base import KernelEstimator, WarmStart, check_checkpoint
 from quernel.estimators.inputs import Rows, check_labels, check_loss, require_in_memory
 from quernel.estimators.prediction import blockwise, check_rows
@@ -417,43 +417,24 @@ def encode_labels(y: Labels, classes: Labels) -> Index:
     return np.minimum(np.searchsorted(classes, y), len(classes) - 1)
 
 
-class OneVsRestRows:
-    """Row source of files with signs as its target, encoded block by block as they are read.
-
-    `factor` of shape (K,), if given, multiplies the weights of the rows of each class (class_weight).
-    """
-
-    def __init__(self, source: RowSource, classes: Labels, n_columns: int, factor: Array | None) -> None:
-        self.source, self._classes, self._n_columns, self._factor = source, classes, n_columns, factor
-        self.n_rows, self.n_columns, self.names = source.n_rows, source.n_columns, source.names
-        self.spans, self.weighted = source.spans, source.weighted or factor is not None
-
-    def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """Yield these blocks, in order, with encoded targets and weights."""
-        for piece in self.source.stream(blocks, X=X):
-            codes = encode_labels(piece.y, self._classes)
-            yield Piece(piece.X, encode_signs(codes, self._n_columns), _scale_weight(codes, piece.weight, self._factor))
-
-    def place(self, k: int) -> str:
-        """Where block k comes from, for error messages."""
-        return self.source.place(k)
-
-
 def encode_target(
     source: DaskRows | RowSource, classes: Labels, n_columns: int, factor: Array | None
-) -> DaskRows | OneVsRestRows:
-    """Encode the labels of out-of-core rows as signs, lazily, and multiply weights by the class factors, if any."""
+) -> DaskRows | MappedRows:
+    """Encode the labels of out-of-core rows as signs, lazily; factors (K,), if any, multiply the weights by class."""
     if not isinstance(source, DaskRows):
-        return OneVsRestRows(source, classes, n_columns, factor)
+
+        def encode(y: Labels, weight: Array | None) -> tuple[Array, Array | None]:
+            codes = encode_labels(y, classes)
+            return encode_signs(codes, n_columns), _scale_weight(codes, weight, factor)
+
+        return MappedRows(source, encode, weighted=source.weighted or factor is not None)
     chunks = {} if n_columns == 1 else {"new_axis": 1, "chunks": (source.y.chunks[0], (n_columns,))}
     y = source.y.map_blocks(partial(_encode_signs_block, classes, n_columns), dtype=float, **chunks)
     weight = source.weight
     if factor is not None:
         by_class = source.y.map_blocks(partial(_class_factor_block, classes, factor), dtype=float)
         weight = by_class if weight is None else weight * by_class
-    rows = DaskRows(source.X, y, weight)
-    rows.names = source.names
-    return rows
+    return source.derive(source.X, y, weight)
 
 
 def _encode_signs_block(classes: Labels, n_columns: int, y: Labels) -> Array:

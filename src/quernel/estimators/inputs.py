@@ -459,9 +459,4 @@ def sample_rows(
 
 def subset(source: Any, chosen: NDArray[np.bool_]) -> DaskRows | SelectedRows:
     """Subset of a source by a mask of shape (n_rows,); nothing is read or computed."""
-    if not isinstance(source, DaskRows):
-        return SelectedRows(source, chosen)
-    index = np.flatnonzero(chosen)
-    some = DaskRows(source.X[index], source.y[index], None if source.weight is None else source.weight[index])
-    some.names = source.names
-    return some
+    return source.select(np.flatnonzero(chosen)) if isinstance(source, DaskRows) else SelectedRows(source, chosen)
