@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from quernel.plots.inputs import Floats, Values, predict_interval_with_coverage, predict_quantiles
+from quernel.plots.inputs import Floats, Model, Values, predict_interval_with_coverage, predict_quantiles
 from quernel.plots.style import ACCENT, BAND_DARK, BAND_PALE, LINE, POINT, Display, format_percent
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _QuantileCheck(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: ArrayLike, *, quantiles: ArrayLike | None = None, **options: Any
+        cls, estimator: Model, X: Any, y: ArrayLike, *, quantiles: ArrayLike | None = None, **options: Any
     ) -> Self:
         """Compute the display for a fitted estimator on test data, and plot it.
 
@@ -335,7 +335,7 @@ class IntervalWidthDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator: Any,
+        estimator: Model,
         X: Any,
         y: ArrayLike,
         groups: ArrayLike,

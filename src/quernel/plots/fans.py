@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from quernel.plots.inputs import (
     GRID,
     Floats,
+    Model,
     Values,
     convert_grid,
     find_column,
@@ -243,7 +244,7 @@ class QuantileFanDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: ArrayLike, column: int | str, *, ax: "Axes | None" = None, **options: Any
+        cls, estimator: Model, X: Any, y: ArrayLike, column: int | str, *, ax: "Axes | None" = None, **options: Any
     ) -> Self:
         """Compute the display and plot it on `ax`, or a new figure; the other arguments as in `compute`."""
         return cls.compute(estimator, X, y, column, **options).plot(ax=ax)
@@ -267,7 +268,7 @@ class QuantileFanDisplay(Display):
     @classmethod
     def compute(
         cls,
-        estimator: Any,
+        estimator: Model,
         X: Any,
         y: ArrayLike,
         column: int | str,
