@@ -232,7 +232,7 @@ def reduce_split(parcel: bytes, results: Sequence[Transfer]) -> TaskOutput:
     return TaskOutput(large, Transfer(small, moved))
 
 
-def small_part(kept: TaskOutput) -> Any:
+def small_part(kept: TaskOutput) -> object:
     """The part of a task's output that may be sent."""
     return kept.small
 
@@ -362,7 +362,7 @@ class LocalScheduler:
         """A handle as an argument of a task."""
         return as_task(handle)
 
-    def is_handle(self, value: Any) -> bool:  # noqa: ARG002
+    def is_handle(self, value: object) -> bool:  # noqa: ARG002
         """Whether a value is a handle to a value elsewhere: never, for handles are values."""
         return False
 
@@ -425,7 +425,7 @@ class Cluster:
         """Futures are arguments as they are; values become leaves of the graph."""
         return handle if self.is_handle(handle) else as_task(handle)
 
-    def is_handle(self, value: Any) -> bool:
+    def is_handle(self, value: object) -> bool:
         """Whether it is a Future."""
         from distributed import Future
 
