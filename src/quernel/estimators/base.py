@@ -105,7 +105,7 @@ def fingerprint(estimator: KernelEstimator, data: FitData, plan: FitPlan, featur
 
 
 def _floats(values: ArrayLike) -> list[float]:
-    """Numbers as a list that JSON can hold."""
+    """Numbers as a list that JSON can hold; it writes floats such that they are read as the same bits."""
     return [float(value) for value in np.ravel(values)]
 
 
@@ -184,7 +184,7 @@ def can_warm_start(model: KernelEstimator, n_columns: int, n_fits: int) -> bool:
 
 
 def _settings(model: KernelEstimator, n_columns: int, n_fits: int) -> str:
-    """All that the feature map and the shape of the coefficients depend on, as text."""
+    """All that the feature map and the shape of the coefficients depend on, as text, which model files can hold."""
     return repr((model.kernel, model.bandwidth, model.n_components, model.sampling, n_columns, n_fits))
 
 

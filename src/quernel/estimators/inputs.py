@@ -181,7 +181,11 @@ def check_training(
 
 
 def _encode_training(estimator: BaseEstimator, X: Any, target: NDArray[Any], weight: Array | None) -> Array:
-    """Encode training rows by a new encoder, which is stored on the estimator with the names of the columns."""
+    """Encode training rows by a new encoder, which is stored on the estimator with the names of the columns.
+
+    An encoder of categories by means of the target gives training rows other values than new ones: those of means that
+    leave the row's fold out. Otherwise a rare category would tell the target of its rows.
+    """
     frame = open_frame(X)
     refuse_infinite(frame, frame.names)
     encoder = TableEncoder().fit(frame, target, weight)
@@ -223,7 +227,10 @@ def _describe_encoding(encoder: TableEncoder) -> str:
 
 
 def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: Names | None) -> Sequence[str]:
-    """Sentences on columns of a data frame of numbers that identify rows, or tell the target."""
+    """Sentences on columns of a data frame of numbers that identify rows, or tell the target.
+
+    Arrays are not looked at: their columns have no names by which a user could be told.
+    """
     if names is None or isinstance(X, np.ndarray) or y.dtype.kind != "f" or len(rows) != len(X):
         return []
     return find_numeric_traps(open_frame(X), y)
@@ -300,7 +307,10 @@ def check_target(y: Any) -> Array:
 
 
 def check_labels(y: Any) -> NDArray[Any]:
-    """Validate class labels: an array of shape (n,) of numbers, strings or booleans, all of one type."""
+    """Validate class labels: an array of shape (n,) of numbers, strings or booleans, all of one type.
+
+    Labels of several types have no order, and so no `classes_`.
+    """
     labels = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
         kinds = {"text" if isinstance(label, str) else type(label).__name__ for label in labels.tolist()}
@@ -379,7 +389,10 @@ def refuse_missing(X: Array, names: Names | None) -> None:
 
 
 def refuse_large(limits: Array, names: Names | None) -> None:
-    """Raise ValueError if a column is too large to square; `limits` (2, d) are the column minima and maxima."""
+    """Raise ValueError if a column is too large to square; `limits` (2, d) are the column minima and maxima.
+
+    Distances and variances would be infinite, and a kernel 0 between all rows.
+    """
     largest = np.abs(limits).max(axis=0)
     if (largest > LARGEST).any():
         j = int(np.argmax(largest > LARGEST))
@@ -445,7 +458,10 @@ def load_if_fits(source: Rows, max_memory: int | None) -> Rows:
 def sample_rows(
     source: DaskRows | RowSource, size: int, rng: np.random.Generator
 ) -> tuple[ArrayRows, NDArray[np.intp]]:
-    """Draw `size` rows without replacement; return them in memory, in their original order, and their positions."""
+    """Draw `size` rows without replacement; return them in memory, in their original order, and their positions.
+
+    A mask of all rows serves files, which are read in order, and sorts the positions for Dask on the way.
+    """
     chosen = np.zeros(source.n_rows, dtype=bool)
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
     index = np.flatnonzero(chosen)

@@ -130,7 +130,7 @@ def predict_in_place(predict: Callable[[Array], Array], source: DaskRows | RowSo
 
 
 class _PredictPiece:
-    """Picklable task: predictions and targets of one block, without rows of weight 0."""
+    """Picklable task: predictions and targets of one block, without rows of weight 0, which are no part of a score."""
 
     def __init__(self, predict: Callable[[Array], Array]) -> None:
         self.predict = predict
@@ -205,7 +205,10 @@ class _BoundMethod:
             return predict(X, **self.kwargs, **entries)
 
     def empty_result(self, X: Any, entries: dict[str, Any]) -> Any:
-        """Result for zero rows, with the right dtype and trailing shape: predict one row and drop it."""
+        """Result for zero rows, with the right dtype and trailing shape: predict one row and drop it.
+
+        Dask has to know both before anything is computed, and chunks may be empty.
+        """
         row: Any = _typical_row(self.model, X.shape[1])
         if hasattr(X, "columns"):  # of mixed columns, missing values, which are imputed by typical ones
             mixed = hasattr(_innermost(self.model), "encoder_")
@@ -252,7 +255,10 @@ def _predict_dask(function: _BoundMethod, X: Any, per_row: dict[str, Any]) -> An
 
 
 def _split_like(name: str, values: Any, lengths: Any) -> list[Any]:
-    """Split a per-row argument into the chunks of X, whose lengths are `lengths` (nan where unknown)."""
+    """Split a per-row argument into the chunks of X, whose lengths are `lengths` (nan where unknown).
+
+    Chunks of a data frame have unknown lengths until they are computed: then only an argument in as many chunks fits.
+    """
     known = not np.isnan(np.asarray(lengths, dtype=float)).any()
     if is_dask(values):
         if known and hasattr(values, "rechunk"):
@@ -282,7 +288,10 @@ def _predict_streamed(function: _BoundMethod, source: RowSource, per_row: dict[s
 
 
 def _column_order(model: BaseEstimator, names: tuple[str, ...] | None) -> Places | None:
-    """Positions of the model's columns in the source, matched by name if both have names, else all in order."""
+    """Positions of the model's columns in the source, matched by name if both have names, else all in order.
+
+    Files of the same table may have their columns in another order; blocks are arrays, which cannot tell.
+    """
     known = getattr(model, "feature_names_in_", None)
     if known is None or names is None:
         return slice(None)
@@ -295,7 +304,10 @@ def _column_order(model: BaseEstimator, names: tuple[str, ...] | None) -> Places
 
 
 def as_frame_like(X: Any, values: Array, names: Sequence[str]) -> Any:
-    """Predictions of shape (n, q) as a data frame of the library of X, with its index if it has one."""
+    """Predictions of shape (n, q) as a data frame of the library of X, with its index if it has one.
+
+    The index is what aligns predictions with rows when a user joins both.
+    """
     if isinstance(X, np.ndarray | list | tuple | dict):
         raise ValueError(f"as_frame=True needs X as a data frame; got {type(X).__name__}. Leave it out.")
     given = nw.from_native(X)

@@ -127,7 +127,7 @@ Fit = TypeVar("Fit", Result, InitialPoint)
 
 
 def _restore(fit: Fit, centring: Centring) -> Fit:
-    """A fit in the original coordinates."""
+    """A fit in the original coordinates, in which it is predicted with and stored."""
     coef, intercept = centring.restore(fit.coef, fit.intercept)
     return replace(fit, coef=coef, intercept=intercept)
 
@@ -202,7 +202,11 @@ def solve_on_features(
 
 
 class CentredMap:
-    """Feature map followed by the change of coordinates of a `Centring`."""
+    """Feature map followed by the change of coordinates of a `Centring`.
+
+    Where features are far from zero, their inner products agree in the leading digits, and differences between rows are
+    in those that rounding takes.
+    """
 
     def __init__(self, feature_map: FeatureMap, centring: Centring) -> None:
         self.feature_map, self.centring, self.n_components_ = feature_map, centring, feature_map.n_components_
