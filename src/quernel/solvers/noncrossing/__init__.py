@@ -454,7 +454,7 @@ def _exact_step(
     square = 2 * problem.alpha @ np.sum(move[:-1] ** 2, axis=0)
     rows, shapes = (problem.y, problem.share, problem.constraint_weight, problem.levels), problem.shapes
     if shapes is not None:
-        slack, slack_change = problem.slack(iterate.coef, iterate.intercept), shapes.change(move[:-1], move[-1])
+        slack, slack_change = problem.slack(iterate.coef, iterate.intercept), shapes.apply(move[:-1], move[-1])
 
     def derivatives(length: Array) -> tuple[Array, Array]:
         slope, curvature = probe_levels(*rows, iterate.curves, change, anchors.v, anchors.m, width, float(length[0]))

@@ -87,13 +87,13 @@ class ShapeRows:
 
     def slack(self, coef: Array, intercept: Array) -> Array:
         """C u_k + d b_k - e, (c, q)."""
-        return self.change(coef, intercept) - self.target[:, None]
+        return self.apply(coef, intercept) - self.target[:, None]
 
-    def change(self, coef: Array, intercept: Array) -> Array:
+    def apply(self, coef: Array, intercept: Array) -> Array:
         """C u_k + d b_k, (c, q)."""
         return self.rows[:, :-1] @ coef + np.outer(self.rows[:, -1], intercept)
 
-    def force(self, multipliers: Array) -> Array:
+    def apply_transpose(self, multipliers: Array) -> Array:
         """weight (C, d)'s, (M + 1, q): what multipliers take from the gradient in coefficients and intercepts."""
         return self.weight * (self.rows.T @ multipliers)
 
@@ -215,7 +215,7 @@ class NoncrossingProblem:
         """Gradient of the sum over levels in (u_k, b_k), (M + 1, q)."""
         gradient = self.screened_gradient - self.apply_phi_t(self.weighted_dual(duals))
         gradient[:-1] += 2 * self.alpha * coef
-        return gradient if self.shapes is None else gradient - self.shapes.force(duals.s)
+        return gradient if self.shapes is None else gradient - self.shapes.apply_transpose(duals.s)
 
     def dual_residual(self, gradient: Array) -> float:
         """sum_k alpha |u_k - Phi'(w e_k) / (2 alpha W)|^2."""
@@ -354,7 +354,7 @@ def _balance_duals(problem: NoncrossingProblem, duals: Duals) -> Array:
     """
     surplus = problem.weighted_dual(duals).sum(axis=0)
     if problem.shapes is not None:
-        surplus = surplus + problem.shapes.force(duals.s)[-1]
+        surplus = surplus + problem.shapes.apply_transpose(duals.s)[-1]
     end = np.where(surplus > 0, problem.levels - 1, problem.levels)
     room = problem.share @ duals.v - end * problem.share.sum()
     part = np.divide(surplus, room, out=np.zeros_like(room), where=room != 0)
