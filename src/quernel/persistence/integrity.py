@@ -394,7 +394,7 @@ def _check_adaptive(model: AdaptiveConformalRegressor) -> None:
         raise TypeError(f"its calibrator is a {type(model.calibrator_).__name__}")
 
 
-def _is_fitted(model: Any) -> bool:
+def _is_fitted(model: object) -> bool:
     """Whether an estimator has fitted attributes; parameters of other estimators have none."""
     return any(name.endswith("_") for name in vars(model))
 
