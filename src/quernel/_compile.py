@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 Answer = TypeVar("Answer")
 
 
-def run_to_the_end(function: Callable[..., Answer], *args: Any) -> Answer:
+def run_to_the_end(function: Callable[..., Answer], *args: object) -> Answer:
     """function(*args), which a signal that raises an exception here leaves running in a thread of its own."""
     if threading.current_thread() is not threading.main_thread():
         return function(*args)

@@ -200,7 +200,7 @@ def parallel_map(function: Callable[[Item], Answer], items: Iterable[Item], thre
     return results  # type: ignore[return-value]
 
 
-def submit(function: Callable[..., Answer], *args: Any, threads: int) -> Callable[[], Answer]:
+def submit(function: Callable[..., Answer], *args: object, threads: int) -> Callable[[], Answer]:
     """Start function(*args) in a background thread; return a function that waits for its result.
 
     With a single thread the call is made only when the result is asked for.

@@ -15,7 +15,7 @@ MAX_WEIGHT_RATIO = 1e150
 LARGEST, SMALLEST = 1e150, 1e-150
 
 
-def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
+def check_choice(name: str, value: object, known: Collection[object]) -> None:
     """Raise ValueError unless `value` is one of the `known` choices."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in known):
         listed = ", ".join(repr(choice) for choice in known)
@@ -34,7 +34,7 @@ def check_positive(name: str, value: Any, *, integer: bool = False, others: tupl
         raise ValueError(f"{name} must be {wanted}{instead}; got {value!r}.")
 
 
-def check_flags(estimator: Any, *names: str) -> None:
+def check_flags(estimator: object, *names: str) -> None:
     """Raise ValueError unless these parameters of the estimator are True or False."""
     for name in names:
         value = getattr(estimator, name)
@@ -42,7 +42,7 @@ def check_flags(estimator: Any, *names: str) -> None:
             raise ValueError(f"{name} must be True or False; got {value!r}.")
 
 
-def check_share(name: str, value: Any) -> None:
+def check_share(name: str, value: object) -> None:
     """Raise ValueError unless `value` lies strictly between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1; got {value!r}.")

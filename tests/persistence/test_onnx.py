@@ -13,7 +13,7 @@ from sklearn.linear_model import LinearRegression
 import quernel
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
+from quernel.estimators.classifier import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
 from quernel.tables.training_data import ReadOptions
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, plain_regressor, rows

@@ -35,7 +35,7 @@ from quernel import (
     KernelRegressor,
 )
 from quernel.conformal.table_model import TableModel
-from quernel.estimators.multiclass import Isotonic
+from quernel.estimators.classifier import Isotonic
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, add_checksum

@@ -15,6 +15,7 @@ from functools import partial, wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from sklearn.base import BaseEstimator
 from sklearn.model_selection import TimeSeriesSplit
 
 from quernel.cli.console import (
@@ -269,7 +270,7 @@ class FitOptions(ModelOptions):
     def _shape_texts(self) -> list[tuple[str, str]]:
         return [(name, text) for name in ("monotone", "convex") if (text := getattr(self, name)) is not None]
 
-    def place_shapes(self, estimator: Any, encoder: TableEncoder) -> None:
+    def place_shapes(self, estimator: BaseEstimator, encoder: TableEncoder) -> None:
         """Let an estimator know the constrained columns by their positions among the encoded ones."""
         for name, text in self._shape_texts():
             signs = parse_signs(f"--{name}", text)

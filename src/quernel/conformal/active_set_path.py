@@ -41,7 +41,7 @@ Mask = NDArray[np.bool_]
 
 @compiled(error_model="numpy")
 def _multiply(matrix: Array, vector: Array) -> Array:
-    """The product of the leading part of a symmetric matrix with a vector."""
+    """The product of the leading part of a symmetric matrix with a vector: by its rows, which are contiguous."""
     product = np.zeros(len(vector))
     for a in range(len(vector)):
         product += vector[a] * matrix[a, : len(vector)]
@@ -54,7 +54,16 @@ def find_directions(
     columns_new: Array, score_move: Array, features: Array, columns: Array, middle: float, kappa: float, d_dual: Array,
     d_intercept: Array, moved: Array,
 ) -> None:  # fmt: skip
-    """How duals (B, cap) and b (B, p) move along the lines, and the sum `moved` (B, M) of active rows' features."""
+    """How duals (B, cap) and b (B, p) move along the lines, and the sum `moved` (B, M) of active rows' features.
+
+    Stationarity in u says  kappa u = sum_j v_j phi_j + c phi,  that in b  sum_j v_j z_j + c z = 0.  Active rows have
+    the residual 0:  s_i - phi_i'u - z_i'b = 0.  Differentiated along the line, with u put into the third,
+
+        [ 0   Z'             ] [ db ]   [ -z                       ]
+        [ Z   Phi Phi'/kappa ] [ dv ] = [ ds_i - phi_i'phi / kappa ]      over the active rows i,
+
+    whose matrix has the inverse that paths carry along.
+    """
     p = columns_new.shape[1]
     for j in range(len(status)):
         moved[j] = 0.0
@@ -87,7 +96,11 @@ def take_steps(
     residual: Array, intercept: Array, position: Array, end: Array, d_dual: Array, d_residual: Array,
     d_intercept: Array, features: Array, columns: Array, level: float, nugget: float, kappa: float, undetermined: float,
 ) -> None:  # fmt: skip
-    """Move each problem to the next change of its active set, or to the end of its line, and make the change."""
+    """Move each problem to the next change of its active set, or to the end of its line, and make the change.
+
+    A row may reach the end of its dual although b would not be determined without it. It is then `held`: all duals
+    rest, and b slides along the line that the other active rows leave it, until a row enters in its place.
+    """
     p, cap = columns.shape[1], active.shape[1]
     for j in range(len(status)):
         if status[j] != RUNNING:
@@ -166,7 +179,7 @@ def _find_step(
 
 @compiled(error_model="numpy")
 def _gram(columns: Array, active: Index, without: int) -> Array:
-    """The sum of z z' (p, p) over all active rows but one."""
+    """The sum of z z' (p, p) over all active rows but one; b is determined while it has full rank."""
     p = columns.shape[1]
     gram = np.zeros((p, p))
     for k in range(len(active)):
@@ -179,7 +192,10 @@ def _gram(columns: Array, active: Index, without: int) -> Array:
 
 @compiled(error_model="numpy")
 def _remove(inverse: Array, active: Index, n_active: int, p: int, place: int) -> None:
-    """Take an active row out of the inverse; the last one moves to its place."""
+    """Take an active row out of the inverse; the last one moves to its place.
+
+    Without row and column k of a matrix with inverse P, the inverse is what  P - P_k P_k' / P_kk  leaves of P.
+    """
     size, at = p + n_active, p + place
     column = inverse[:size, at].copy()
     for a in range(size):
@@ -193,7 +209,11 @@ def _remove(inverse: Array, active: Index, n_active: int, p: int, place: int) ->
 def _insert(
     inverse: Array, active: Index, n_active: int, row: int, features: Array, columns: Array, nugget: float, kappa: float
 ) -> None:
-    """Put a row into the active set, as the last one."""
+    """Put a row into the active set, as the last one.
+
+    Bordering: with the new column b, its diagonal entry d and the Schur complement  s = d - b'P b,  the inverse P gains
+    P b b'P / s,  the new column is  -P b / s  and the new diagonal entry  1 / s.
+    """
     p = columns.shape[1]
     size = p + n_active
     border = np.empty(size)
@@ -347,7 +367,8 @@ class CutoffProblem:
         """The exact fit (active rows, dual, residual, intercept) from approximate duals (n,) and b (p,).
 
         These are exact for other scores, and for other sums of the duals times the unpenalised columns: a line of
-        problems leads to those that are given.
+        problems leads to those that are given. So a correction is a homotopy, and takes few steps where little is off;
+        Newton steps on an active set that is slightly wrong need not converge.
         """
         low, middle, high = self.level - 1, self.level - 0.5, self.level
         inside = np.minimum(dual - low, high - dual) > OPTIONS.at_end
@@ -392,7 +413,7 @@ class CutoffProblem:
             )  # fmt: skip
 
     def _refresh(self, paths: Paths) -> None:
-        """Compute the inverses of running paths anew, without the rounding errors of many updates."""
+        """Compute the inverses of running paths anew: each update adds rounding errors to those of the ones before."""
         p = self.columns.shape[1]
         for j in np.flatnonzero(paths.status == RUNNING):
             m = paths.n_active[j]
@@ -518,7 +539,11 @@ class CutoffFit:
         return cutoff, self._bound_errors(near, paths, lines, gap, own), is_complete
 
     def _bound_errors(self, near: CutoffProblem, paths: Paths, lines: Lines, gap: Array, own: Array) -> Array:
-        """The smallest  gap / h + h slope / 2  (m,), with h so small that the duals stay in their range."""
+        """The smallest  gap / h + h slope / 2  (m,), with h so small that the duals stay in their range.
+
+        Without that limit it is at h = sqrt(2 gap / slope). Either side of c proves one of the two bounds, so that the
+        larger of both errors counts.
+        """
         low, high = near.level - 1, near.level
         status, kernel_new = np.zeros_like(paths.status), lines.features @ near.features.T
         d_dual, moved, d_intercept = (np.zeros(a.shape) for a in (paths.active, lines.features, lines.columns))
@@ -542,7 +567,7 @@ class CutoffFit:
 
 
 def invert(matrix: Array) -> Array:
-    """The inverse; of a singular matrix numbers that are not, with which nothing is proved."""
+    """The inverse; of a singular matrix NaN, with which nothing is proved: comparisons with it fail, bounds are NaN."""
     try:
         return np.linalg.inv(matrix)
     except np.linalg.LinAlgError:
@@ -550,7 +575,11 @@ def invert(matrix: Array) -> Array:
 
 
 def _choose_active(problem: CutoffProblem, order: Index, count: int) -> Index:
-    """About `count` rows in this order: as many as are independent, and enough to determine b."""
+    """About `count` rows in this order: as many as are independent, and enough to determine b.
+
+    The first p rows are chosen greedily, such that each adds to the rank of the unpenalised columns. More than p + M
+    rows would make the matrix of the stationarity conditions singular, but for the nugget.
+    """
     p = problem.columns.shape[1]
     first: list[int] = []
     for row in order:

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from quernel._validation import check_weight, check_weight_sum
 from quernel.conformal.methods import Index, Mask
-from quernel.data import ArrayRows, DaskRows, RowSource
+from quernel.data import ArrayRows, DaskRows, RowSource, SelectedRows
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import check_target, source_of, subset
@@ -28,23 +28,24 @@ from quernel.estimators.splits import check_groups
 from quernel.kernels.base import Seed
 
 Array = NDArray[np.floating]
+Labels = NDArray[Any]  # of groups or units: numbers, text or objects
 
 # Most calibration rows of out-of-core data, where `calibration_size` is a share. The coverage varies with the draw of n
 # calibration rows by a standard deviation of at most 0.5 / sqrt(n): a twentieth of a per cent for a million of them.
 MAX_CALIBRATION_ROWS = 1_000_000
 
 
-def is_frozen(estimator: Any) -> bool:
+def is_frozen(estimator: BaseEstimator) -> bool:
     """Whether the estimator is wrapped by scikit-learn's FrozenEstimator, whose `fit` does nothing."""
     return isinstance(estimator, FrozenEstimator)
 
 
-def unwrap_frozen(estimator: Any) -> Any:
+def unwrap_frozen(estimator: BaseEstimator) -> BaseEstimator:
     """Return the estimator inside a FrozenEstimator; any other is returned as it is."""
     return estimator.estimator if is_frozen(estimator) else estimator
 
 
-def clone_with_levels(estimator: Any, coverage: float, random_state: Seed = None) -> Any:
+def clone_with_levels(estimator: BaseEstimator | None, coverage: float, random_state: Seed = None) -> BaseEstimator:
     """Return an unfitted clone that predicts the quantile levels of the interval.
 
     The levels are (1 - coverage) / 2, 1/2 and (1 + coverage) / 2. They are set if the estimator's parameter `quantiles`
@@ -74,7 +75,7 @@ def clone_with_levels(estimator: Any, coverage: float, random_state: Seed = None
     return unfitted
 
 
-def interval_bounds(model: Any, X: Any, coverage: float) -> Array:
+def interval_bounds(model: BaseEstimator, X: Any, coverage: float) -> Array:
     """Predict the lower and upper bound of each row, before calibration, shape (n, 2).
 
     They are what `predict_interval` returns or, for models without it, the outermost columns of `predict`. Either is
@@ -97,13 +98,13 @@ def interval_bounds(model: Any, X: Any, coverage: float) -> Array:
     return np.column_stack([predicted.min(axis=1), predicted.max(axis=1)])
 
 
-def _accepts_coverage(model: Any) -> bool:
+def _accepts_coverage(model: BaseEstimator) -> bool:
     """Whether `predict_interval` has a parameter `coverage`, or takes any keyword."""
     parameters = inspect.signature(model.predict_interval).parameters
     return "coverage" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
-def point_prediction(model: Any, X: Any, coverage: float) -> Array:
+def point_prediction(model: BaseEstimator, X: Any, coverage: float) -> Array:
     """Predict the median, shape (n,), if `predict` takes `quantiles`; otherwise the midpoint of the interval."""
     if "quantiles" in inspect.signature(model.predict).parameters:
         return np.asarray(model.predict(X, quantiles=0.5), dtype=float)
@@ -127,7 +128,7 @@ class InMemoryRows:
     X: Any
     y: Array
     weight: Array | None
-    units: NDArray[Any] | None = None
+    units: Labels | None = None
     max_calibration: int | None = None
 
     @cached_property
@@ -135,11 +136,11 @@ class InMemoryRows:
         """Mask of the rows of positive weight, shape (N,)."""
         return np.ones(len(self.y), dtype=bool) if self.weight is None else self.weight > 0
 
-    def row_metadata(self, groups: Any, density_ratio: Any) -> tuple[NDArray[Any] | None, Array]:
+    def row_metadata(self, groups: Any, density_ratio: Any) -> tuple[Labels | None, Array]:
         """Return the group labels, None without groups, and the density ratios of all rows, shape (N,) each."""
         return resolve_groups(groups, self.X), resolve_density_ratio(density_ratio, self.X)
 
-    def fit(self, model: Any, rows: Index | Mask, fit_params: dict[str, Any]) -> Any:
+    def fit(self, model: BaseEstimator, rows: Index | Mask, fit_params: dict[str, Any]) -> BaseEstimator:
         """Fit a model to some of the rows, and return it."""
         rows = np.flatnonzero(self.positive)[rows]
         weight_params = {} if self.weight is None else {"sample_weight": self.weight[rows]}
@@ -147,7 +148,7 @@ class InMemoryRows:
             fit_params = fit_params | {"groups": self.units[rows]}
         return model.fit(_safe_indexing(self.X, rows), self.y[rows], **weight_params, **fit_params)
 
-    def predict_bounds(self, model: Any, rows: Index, coverage: float) -> tuple[Array, Array]:
+    def predict_bounds(self, model: BaseEstimator, rows: Index, coverage: float) -> tuple[Array, Array]:
         """Return the predicted intervals of some of the rows, shape (k, 2), and their targets, shape (k,)."""
         rows = np.flatnonzero(self.positive)[rows]
         return interval_bounds(model, _safe_indexing(self.X, rows), coverage), self.y[rows]
@@ -172,15 +173,15 @@ class OutOfCoreRows:
                 )
         return None, np.broadcast_to(1.0, len(self.positive))  # takes no memory
 
-    def fit(self, model: Any, rows: Index | Mask, fit_params: dict[str, Any]) -> Any:
+    def fit(self, model: BaseEstimator, rows: Index | Mask, fit_params: dict[str, Any]) -> BaseEstimator:
         """Fit a model to some of the rows, and return it."""
         return model.fit(self._select(rows), **fit_params)
 
-    def predict_bounds(self, model: Any, rows: Index, coverage: float) -> tuple[Array, Array]:
+    def predict_bounds(self, model: BaseEstimator, rows: Index, coverage: float) -> tuple[Array, Array]:
         """Return the predicted intervals of some of the rows, shape (k, 2), and their targets, shape (k,)."""
         return predict_in_place(partial(interval_bounds, model, coverage=coverage), self._select(rows))
 
-    def _select(self, rows: Index | Mask) -> Any:
+    def _select(self, rows: Index | Mask) -> DaskRows | SelectedRows:
         """Return a source of some of the rows of positive weight."""
         chosen, mask = np.zeros(int(self.positive.sum()), dtype=bool), np.zeros(len(self.positive), dtype=bool)
         chosen[rows] = True
@@ -189,7 +190,7 @@ class OutOfCoreRows:
 
 
 def read_rows(
-    estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None, *, prefit: bool
+    estimator: BaseEstimator | None, X: Any, y: Any, sample_weight: ArrayLike | None, *, prefit: bool
 ) -> InMemoryRows | OutOfCoreRows:
     """Validate the rows given to `fit`; `estimator` is the model to be fitted, None for the default.
 
@@ -220,7 +221,7 @@ def read_rows(
     return InMemoryRows(X, y, check_weight(sample_weight, n))
 
 
-def resolve_groups(groups: Any, X: Any, name: str = "groups") -> NDArray[Any] | None:
+def resolve_groups(groups: Any, X: Any, name: str = "groups") -> Labels | None:
     """Return the group label of each row, shape (n,), none missing; None without groups.
 
     `groups` is an array, a function of X, or None.
@@ -268,7 +269,7 @@ def resolve_covariates(covariates: Any, X: Any) -> Array | None:
     return values
 
 
-def _evaluate_per_row(name: str, given: Any, X: Any) -> NDArray[Any]:
+def _evaluate_per_row(name: str, given: Any, X: Any) -> Labels:
     """Return an array with one entry per row of X: the given one, or that of the given function of X."""
     values = np.asarray(given(X) if callable(given) else given)
     if values.ndim != 1 or len(values) != _num_samples(X):

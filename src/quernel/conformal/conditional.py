@@ -74,7 +74,7 @@ class KernelCalibration:
     seed : int
     """
 
-    model: Any
+    model: KernelQuantileRegressorCV
     features: Array
     columns: Array
     groups: list[Any] | None
@@ -204,7 +204,7 @@ class UnpenalisedColumns:
         return np.hstack(parts)
 
 
-def _features(model: Any, X: Any) -> Array:
+def _features(model: KernelQuantileRegressorCV, X: Any) -> Array:
     """The features (n, M) of rows, as the model encodes and maps them."""
     return np.asarray(model.feature_map_.transform(check_rows(model, X)), dtype=float)
 

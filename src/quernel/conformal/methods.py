@@ -342,7 +342,7 @@ def nest_intervals(intervals: Array, coverages: list[float]) -> Array:
     return nested
 
 
-def refuse_few_rows(coverage: float, symmetric: bool, label: Any, n_rows: int) -> None:
+def refuse_few_rows(coverage: float, symmetric: bool, label: object, n_rows: int) -> None:
     """Raise if so many calibration rows, of a group unless its label is None, are too few for the coverage."""
     needed = min_calibration_rows(score_level(coverage, symmetric))
     if n_rows < needed:
@@ -355,7 +355,7 @@ def refuse_few_rows(coverage: float, symmetric: bool, label: Any, n_rows: int) -
         )
 
 
-def check_calibration_size(size: Any) -> None:
+def check_calibration_size(size: object) -> None:
     """Raise unless `calibration_size` is "auto", a share of the rows in (0, 1), or a positive number of them."""
     is_auto = isinstance(size, str) and size == "auto"
     is_count = isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
@@ -366,7 +366,7 @@ def check_calibration_size(size: Any) -> None:
         )
 
 
-def unknown_group(label: Any, known: Iterable[Any]) -> str:
+def unknown_group(label: object, known: Iterable[object]) -> str:
     """The message for a new row of a group that no calibration row has."""
     names = ", ".join(map(repr, known))
     return f"Group {label!r} was not calibrated; known groups are {names}. Fit with rows of it."

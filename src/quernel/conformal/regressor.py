@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import Tags, _safe_indexing, get_tags
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from quernel._validation import check_choice, check_flags, check_share, check_weight
 from quernel.conformal.adapters import (
     InMemoryRows,
+    Labels,
     OutOfCoreRows,
     clone_with_levels,
     interval_bounds,
@@ -232,7 +234,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         # Too few calibration rows are an error before anything is fitted.
         calibrating = np.flatnonzero(rows.positive)[np.concatenate([test for _, test in splits])]
         if labels is None:
-            positions = {None: np.arange(len(calibrating))}
+            positions: dict[Hashable, Index] = {None: np.arange(len(calibrating))}
         else:
             known = np.unique(labels[rows.positive]).tolist()
             positions = {label: np.flatnonzero(labels[calibrating] == label) for label in known}
@@ -295,8 +297,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _store(
         self,
-        models: list[Any],
-        calibration: dict[Any, Scores],
+        models: list[BaseEstimator],
+        calibration: dict[Hashable, Scores],
         given: tuple[Any, Any, Any],
         conditional: KernelCalibration | None,
     ) -> Self:
@@ -377,7 +379,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         return wanted
 
     def _calibrate_bounds(
-        self, bounds: Array, labels: NDArray[Any] | None, own: Array, coverage: float | None = None
+        self, bounds: Array, labels: Labels | None, own: Array, coverage: float | None = None
     ) -> Array:
         """Return the calibrated intervals, shape (n, 2), of rows with these bounds, group labels and density ratios."""
         level, scale, calibration = self._calibration_at(self.coverage_ if coverage is None else coverage)
@@ -391,7 +393,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             interval[rows] = calibration[label].interval(bounds[:, rows], own[rows], level, scale)
         return interval
 
-    def _calibration_at(self, coverage: float) -> tuple[float, Scale | None, dict[Any, Scores]]:
+    def _calibration_at(self, coverage: float) -> tuple[float, Scale | None, dict[Hashable, Scores]]:
         """Return the level of the scores' quantile, their unit, and the scores of each group, for this coverage."""
         scale, calibration = METHODS[self.method_].scale, self.calibration_
         if scale is None and coverage != self.coverage_:
@@ -406,7 +408,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         level, scale, calibration = self._calibration_at(coverage)
         return conditional.intervals(X, columns, bounds, calibration[None], level, self.symmetric_, scale)
 
-    def _columns(self, conditional: KernelCalibration, X: Any, labels: NDArray[Any] | None, covariates: Any) -> Array:
+    def _columns(self, conditional: KernelCalibration, X: Any, labels: Labels | None, covariates: Any) -> Array:
         """Return the unpenalised columns of new rows, shape (n, p)."""
         extra = resolve_covariates(resolve_argument("covariates", covariates, self._covariates), X)
         return conditional.unpenalised(X, labels, extra)
@@ -450,7 +452,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         return Pinball([0.5]).d2_score(y, np.asarray(self.predict(X), dtype=float)[:, None], weight)
 
     @property
-    def calibration_(self) -> dict[Any, Scores]:
+    def calibration_(self) -> dict[Hashable, Scores]:
         """Conformity scores of each group; stored as pairs, because model files cannot hold None as a key."""
         return dict(self._calibration)
 
@@ -485,7 +487,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             )
         return method
 
-    def _checkpoint_params(self, checkpoint: Any, method: ConformalMethod) -> dict[str, Any]:
+    def _checkpoint_params(self, checkpoint: str | PathLike[str] | None, method: ConformalMethod) -> dict[str, Any]:
         """Return the arguments of the estimator's `fit` other than the data: the checkpoint, if there is one."""
         if checkpoint is None:
             return {}
@@ -496,7 +498,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(f"{type(self.estimator).__name__} takes no checkpoint. Leave it out.")
         return {"checkpoint": checkpoint}
 
-    def _split_request(self, rows: InMemoryRows | OutOfCoreRows, labels: NDArray[Any] | None) -> SplitRequest:
+    def _split_request(self, rows: InMemoryRows | OutOfCoreRows, labels: Labels | None) -> SplitRequest:
         """Return the rows and parameters by which the method divides the rows."""
         return SplitRequest(
             X=rows.X,
@@ -521,7 +523,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         needed = min_calibration_rows(score_level(self.coverage, self.symmetric))
         return needed if round(AUTO_CALIBRATION_SHARE * n_rows) < needed < n_rows else AUTO_CALIBRATION_SHARE
 
-    def _check_calibration_rows(self, positions: dict[Any, Index], ratio: Array) -> None:
+    def _check_calibration_rows(self, positions: dict[Hashable, Index], ratio: Array) -> None:
         """Raise if a group has too few calibration rows for the coverage, or all of them have a density ratio of 0.
 
         `positions` are those of each group among the calibration rows, `ratio` has one entry for each of these.
@@ -534,7 +536,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
                     f"density_ratio is zero for every calibration row{where}. Give rows for which it is positive."
                 )
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         inner = KernelQuantileRegressor() if self.estimator is None else unwrap_frozen(self.estimator)
         if hasattr(inner, "__sklearn_tags__"):  # a TableModel is fitted already, and no estimator

@@ -17,6 +17,7 @@ from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
 from quernel.estimators import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel.estimators.inputs import check_target
+from quernel.kernels.base import Seed
 from quernel.losses import Pinball
 from quernel.tables import NumericColumn, TableEncoder
 from quernel.tables.columns import TextColumn
@@ -124,7 +125,7 @@ class TableModel:
         below = y <= 0  # impossible for a target that has a logarithm
         return np.where(below, 0.0, self.model.predict_cdf(X, np.log(np.where(below, 1.0, y))))
 
-    def sample(self, table: Any, n: int = 1, rng: Any = None) -> Array:
+    def sample(self, table: Any, n: int = 1, rng: Seed = None) -> Array:
         """Draws from each row's conditional distribution, shape (rows, n), as `KernelQuantileRegressor.sample`."""
         return self._predict_on_target_scale(lambda rows: self.model.sample(rows, n, rng), self._encode(table))
 

@@ -14,7 +14,7 @@ from quernel.data.dask import DaskRows
 from quernel.data.dask_design import DaskDesign
 from quernel.data.design_matrix import Block, BlockState, InMemoryDesign, RowState, discard, memory_budget, sum_tuples
 from quernel.data.protocols import DesignMatrix, OutOfCoreDesign, RowStateLike
-from quernel.data.sources import ArrayRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows, ShiftedRows
+from quernel.data.sources import ArrayRows, MappedRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows
 from quernel.data.streaming import StreamedDesign
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "DaskRows",
     "DesignMatrix",
     "InMemoryDesign",
+    "MappedRows",
     "MemmapRows",
     "OutOfCoreDesign",
     "ParquetRows",
@@ -37,7 +38,6 @@ __all__ = [
     "RowStateLike",
     "RowsError",
     "SelectedRows",
-    "ShiftedRows",
     "StreamedDesign",
     "available_memory",
     "blocks",

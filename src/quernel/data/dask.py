@@ -60,6 +60,16 @@ class DaskRows:
         """Number of rows of each chunk, without empty ones."""
         return [length for length in self.X.chunks[0] if length > 0]
 
+    def derive(self, X: Any, y: Any, weight: Any) -> DaskRows:
+        """Rows made of these, lazily, whose columns have the same names."""
+        rows = DaskRows(X, y, weight)
+        rows.names = self.names
+        return rows
+
+    def select(self, rows: Any) -> DaskRows:
+        """Some of the rows, lazily: those of a mask (n,), which may be a Dask array, or of positions."""
+        return self.derive(self.X[rows], self.y[rows], None if self.weight is None else self.weight[rows])
+
     def chunks(self, *, X: bool = True) -> list[Chunk]:
         """A delayed `Piece` per chunk, without empty ones, validated where it is computed; X=False leaves out X."""
         from dask import delayed

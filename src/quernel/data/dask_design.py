@@ -298,7 +298,7 @@ class DaskDesign:
         return DaskRowState(self.scheduler, self.scheduler.compute(tasks)[0])
 
     def map_reduce(
-        self, step: Step, state: DaskRowState, args: Any = None, *, reduce: Reduce, per_block_args: Any = None
+        self, step: Step, state: DaskRowState, args: object = None, *, reduce: Reduce, per_block_args: Any = None
     ) -> Any:
         """Apply `step` to every block and reduce the results with `reduce`: one pass over Phi, one task graph.
 
@@ -308,12 +308,12 @@ class DaskDesign:
         self._count_pass(state)
         return self._map_reduce(step, state, args, reduce, per_block_args, with_features=True)
 
-    def map_rows(self, step: Step, state: DaskRowState, args: Any = None, *, reduce: Reduce) -> Any:
+    def map_rows(self, step: Step, state: DaskRowState, args: object = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce`, for steps that need targets and row state only, no features."""
         return self._map_reduce(step, state, args, reduce, None, with_features=False)
 
     def map_reduce_split(
-        self, step: Step, state: DaskRowState, args: Any = None, *, reduce: Reduce
+        self, step: Step, state: DaskRowState, args: object = None, *, reduce: Reduce
     ) -> tuple[Any, Handle]:
         """Like `map_reduce`, for results (small, large): the small one is returned, the large one stays on a worker.
 
@@ -333,7 +333,7 @@ class DaskDesign:
         self.traffic.sweeps += 1
 
     def _map_reduce(
-        self, step: Step, state: DaskRowState, args: Any, reduce: Reduce, per_block_args: Any, *, with_features: bool
+        self, step: Step, state: DaskRowState, args: object, reduce: Reduce, per_block_args: Any, *, with_features: bool
     ) -> Any:
         """Compute one task graph: the row state is replaced, the last few results are reduced on the client."""
         tasks, _, results = self._build_tasks(step, state, args, reduce, per_block_args, with_features=with_features)
@@ -342,7 +342,7 @@ class DaskDesign:
         return reduce([one.result for one in transfers])
 
     def _build_tasks(
-        self, step: Step, state: DaskRowState, args: Any, reduce: Reduce, per_block_args: Any, *, with_features: bool
+        self, step: Step, state: DaskRowState, args: object, reduce: Reduce, per_block_args: Any, *, with_features: bool
     ) -> tuple[list[Task], Any, list[Task]]:
         """The task graph of one pass, not yet computed.
 
@@ -380,7 +380,7 @@ class DaskDesign:
         self.traffic.bytes_out += dask_tasks.n_bytes(per_block_args)
         return [as_task(per_block_args[start:stop]) for start, stop in pairwise(ends)]
 
-    def run_at(self, function: Callable, *args: Any) -> tuple[Handle, Any]:
+    def run_at(self, function: Callable, *args: object) -> tuple[Handle, Any]:
         """Call function(*args) -> (stays, returned) on a worker, where the handles among its arguments are.
 
         Handles, and lists of handles, are replaced by their values there. Returns a handle to what stays, and the other
@@ -397,11 +397,11 @@ class DaskDesign:
         self.traffic.bytes_in += dask_tasks.n_bytes(small)
         return self._unwrap(handle), small
 
-    def submit(self, function: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+    def submit(self, function: Callable[..., Answer], *args: object) -> Callable[[], Answer]:
         """function(*args), called when its result is asked for: tasks of two passes would compete for the workers."""
         return partial(function, *args)
 
-    def _holds_handle(self, arg: Any) -> bool:
+    def _holds_handle(self, arg: object) -> bool:
         """Whether an argument is a handle, or a list with a handle in it."""
         is_handle = self.scheduler.is_handle
         return is_handle(arg) or (isinstance(arg, list) and any(is_handle(one) for one in arg))

@@ -98,14 +98,14 @@ class Transfer(NamedTuple):
     moved: int
 
 
-def pack(value: Any) -> bytes:
+def pack(value: object) -> bytes:
     """Pickle functions and arguments once for all tasks; cloudpickle also takes lambdas and local functions."""
     import cloudpickle
 
     return cloudpickle.dumps(value)
 
 
-def n_bytes(value: Any) -> int:
+def n_bytes(value: object) -> int:
     """Size of a pickled value; arrays are counted out of band (pickle protocol 5), not copied."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -232,7 +232,7 @@ def reduce_split(parcel: bytes, results: Sequence[Transfer]) -> TaskOutput:
     return TaskOutput(large, Transfer(small, moved))
 
 
-def small_part(kept: TaskOutput) -> Any:
+def small_part(kept: TaskOutput) -> object:
     """The part of a task's output that may be sent."""
     return kept.small
 
@@ -362,7 +362,7 @@ class LocalScheduler:
         """A handle as an argument of a task."""
         return as_task(handle)
 
-    def is_handle(self, value: Any) -> bool:  # noqa: ARG002
+    def is_handle(self, value: object) -> bool:  # noqa: ARG002
         """Whether a value is a handle to a value elsewhere: never, for handles are values."""
         return False
 
@@ -425,7 +425,7 @@ class Cluster:
         """Futures are arguments as they are; values become leaves of the graph."""
         return handle if self.is_handle(handle) else as_task(handle)
 
-    def is_handle(self, value: Any) -> bool:
+    def is_handle(self, value: object) -> bool:
         """Whether it is a Future."""
         from distributed import Future
 

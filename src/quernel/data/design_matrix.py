@@ -309,7 +309,13 @@ class InMemoryDesign:
         return RowState([{name: array[span] for name, array in arrays.items()} for span in self.spans])
 
     def map_reduce(
-        self, step: Step, state: RowState, args: Any = None, *, reduce: Reduce, per_block_args: list[Any] | None = None
+        self,
+        step: Step,
+        state: RowState,
+        args: object = None,
+        *,
+        reduce: Reduce,
+        per_block_args: list[Any] | None = None,
     ) -> Any:
         """Apply `step` to every block and reduce the results with `reduce`: one pass over Phi, O(n M) per column.
 
@@ -335,7 +341,7 @@ class InMemoryDesign:
 
         return reduce(self._map_blocks(run_block, work))
 
-    def map_reduce_split(self, step: Step, state: RowState, args: Any = None, *, reduce: Reduce) -> tuple[Any, Any]:
+    def map_reduce_split(self, step: Step, state: RowState, args: object = None, *, reduce: Reduce) -> tuple[Any, Any]:
         """Like `map_reduce`, for results (small, large), of which only the small one is sent to the caller.
 
         Out of core the large one stays where the rows are; here both are returned as they are.
@@ -343,7 +349,7 @@ class InMemoryDesign:
         small, large = self.map_reduce(step, state, args, reduce=reduce)
         return small, large
 
-    def map_rows(self, step: Step, state: RowState, args: Any = None, *, reduce: Reduce) -> Any:
+    def map_rows(self, step: Step, state: RowState, args: object = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce`, for steps that need targets and row state only: O(n q), not O(n M), and no pass."""
         no_features = np.empty((0, self.n_features))
 
@@ -353,11 +359,11 @@ class InMemoryDesign:
 
         return reduce(self._map_blocks(run_block, VISIT_WORK * self.n_rows))
 
-    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: object) -> tuple[Any, Any]:
         """Call function(*args) -> (stays, returned) where large results of `map_reduce_split` are: in this process."""
         return function(*args)
 
-    def submit(self, function: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+    def submit(self, function: Callable[..., Answer], *args: object) -> Callable[[], Answer]:
         """Start function(*args) in the background, and return a function that waits for its result."""
         return submit(function, *args, threads=self.threads)
 

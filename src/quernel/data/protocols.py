@@ -115,7 +115,7 @@ class DesignMatrix(Protocol[State]):
         """New row state, empty or with these arrays of shape (n, q); rows in files accept only an empty one."""
 
     def map_reduce(
-        self, step: Step, state: State, args: Any = None, *, reduce: Reduce, per_block_args: list[Any] | None = None
+        self, step: Step, state: State, args: object = None, *, reduce: Reduce, per_block_args: list[Any] | None = None
     ) -> Any:
         """One pass over Phi: reduce([step(block, state, args) for all blocks]), at a cost of O(n M q).
 
@@ -135,26 +135,26 @@ class DesignMatrix(Protocol[State]):
             Arguments that differ between blocks.
         """
 
-    def map_reduce_split(self, step: Step, state: State, args: Any = None, *, reduce: Reduce) -> tuple[Any, Any]:
+    def map_reduce_split(self, step: Step, state: State, args: object = None, *, reduce: Reduce) -> tuple[Any, Any]:
         """One pass whose results are pairs (small, large): returns the small one, and a handle to the large one.
 
         Large results are of a size that grows with the number of rows, such as the active rows themselves: they stay
         where the rows are, to be used by `run_at`. Out of core, `block.raw` (m, d) holds the rows of X.
         """
 
-    def map_rows(self, step: Step, state: State, args: Any = None, *, reduce: Reduce) -> Any:
+    def map_rows(self, step: Step, state: State, args: object = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce` for steps that need targets, shares and row state only: O(n q), and no pass counts.
 
         `block.features` has the shape (0, M).
         """
 
-    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: object) -> tuple[Any, Any]:
         """Call function(*args) -> (stays, returned) where the handles among its arguments are.
 
         Handles, and lists of handles, arrive as their values. Returns a handle to `stays`, and `returned` itself.
         """
 
-    def submit(self, function: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+    def submit(self, function: Callable[..., Answer], *args: object) -> Callable[[], Answer]:
         """Start function(*args), which makes a pass, beside other work if that is faster; call the answer to wait."""
 
     # Other design matrices made from this one

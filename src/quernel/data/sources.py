@@ -192,18 +192,33 @@ def read_all(source: RowSource) -> ArrayRows:
     return ArrayRows(X, y, weight)
 
 
-class ShiftedRows:
-    """A row source with y - centre for y."""
+class MappedRows:
+    """Rows of a row source with targets and weights made of its own, block by block as they are read.
 
-    def __init__(self, source: RowSource, centre: float) -> None:
-        self.source, self.centre = source, centre
+    Parameters
+    ----------
+    source : RowSource
+    function : callable
+        function(y, weight) -> (y, weight) of the m rows of a block, where None stands for equal weights.
+    weighted : bool
+        Whether that gives weights.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        function: Callable[[Array, Array | None], tuple[Array, Array | None]],
+        *,
+        weighted: bool,
+    ) -> None:
+        self.source, self.function, self.weighted = source, function, weighted
         self.n_rows, self.n_columns, self.names = source.n_rows, source.n_columns, source.names
-        self.spans, self.weighted, self.place = source.spans, source.weighted, source.place
+        self.spans, self.place = source.spans, source.place
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
         """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
         for piece in self.source.stream(blocks, X=X):
-            yield piece._replace(y=piece.y - self.centre)
+            yield Piece(piece.X, *self.function(piece.y, piece.weight))
 
 
 def is_stream(X: Any) -> TypeGuard[RowSource]:

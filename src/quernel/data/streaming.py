@@ -220,7 +220,7 @@ class StreamedDesign:
         self,
         step: Step,
         state: SpilledRowState,
-        args: Any = None,
+        args: object = None,
         *,
         reduce: Reduce,
         per_block_args: list[Any] | None = None,
@@ -233,7 +233,7 @@ class StreamedDesign:
         return self._map_blocks(step, state, args, per_block_args, reduce)
 
     def map_reduce_split(
-        self, step: Step, state: SpilledRowState, args: Any = None, *, reduce: Reduce
+        self, step: Step, state: SpilledRowState, args: object = None, *, reduce: Reduce
     ) -> tuple[Any, Any]:
         """Like `map_reduce`, for results (small, large); `block.raw` is there, so that steps can return raw rows.
 
@@ -243,15 +243,15 @@ class StreamedDesign:
         small, large = self._map_blocks(step, state, args, None, reduce)
         return small, large
 
-    def map_rows(self, step: Step, state: SpilledRowState, args: Any = None, *, reduce: Reduce) -> Any:
+    def map_rows(self, step: Step, state: SpilledRowState, args: object = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce`, for steps that need no features: only targets and weights are read, and no pass counts."""
         return self._map_blocks(step, state, args, None, reduce, X=False)
 
-    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: object) -> tuple[Any, Any]:
         """Call function(*args) -> (stays, returned): in this process, where large results are."""
         return function(*args)
 
-    def submit(self, function: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+    def submit(self, function: Callable[..., Answer], *args: object) -> Callable[[], Answer]:
         """function(*args), called when its result is asked for: two passes at a time would compete for the disk."""
         return partial(function, *args)
 
@@ -259,7 +259,7 @@ class StreamedDesign:
         self,
         step: Step,
         state: SpilledRowState,
-        args: Any,
+        args: object,
         per_block_args: list[Any] | None,
         reduce: Reduce,
         *,

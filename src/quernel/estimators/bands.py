@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_share
@@ -217,7 +218,7 @@ class InferenceMixin:
         return state | {"inference_": CurveInference(coef, fit.intercept, whole, fit.degrees)}
 
 
-def _encoded_places(model: Any, column: int | str) -> NDArray[np.intp]:
+def _encoded_places(model: BaseEstimator, column: int | str) -> NDArray[np.intp]:
     """Positions among the encoded columns of a column that is given by name or position."""
     encoder = getattr(model, "encoder_", None)
     if encoder is None:

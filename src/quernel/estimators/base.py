@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,6 +52,9 @@ from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.n_components import ComponentsChoice
 from quernel.tuning.plan import FitPlan, draw_features, plan_fit, refuse_if_too_large, unfitted_features
 
+if TYPE_CHECKING:
+    from quernel.estimators.shapes import ShapeConstraints
+
 # Parameters left out of the fingerprint: they change how far or how fast a fit goes, not its solution.
 NOT_COMPARED = (
     *("max_iter", "max_seconds", "max_memory", "verbose", "tol", "warm_start", "recalibrate"),
@@ -59,7 +62,7 @@ NOT_COMPARED = (
 )
 
 
-def check_checkpoint(estimator: KernelEstimator, path: Any) -> None:
+def check_checkpoint(estimator: KernelEstimator, path: object) -> None:
     """Validate `checkpoint` before any work: a writable path, and a fit that can be resumed and repeated."""
     if path is None:
         return
@@ -101,12 +104,12 @@ def fingerprint(estimator: KernelEstimator, data: FitData, plan: FitPlan, featur
     }
 
 
-def _floats(values: Any) -> list[float]:
-    """Numbers as a list that JSON can hold."""
+def _floats(values: ArrayLike) -> list[float]:
+    """Numbers as a list that JSON can hold; it writes floats such that they are read as the same bits."""
     return [float(value) for value in np.ravel(values)]
 
 
-def _format_param(value: Any) -> str:
+def _format_param(value: object) -> str:
     """A parameter as text; numbers and arrays of numbers to nine digits, anything else by its repr."""
     if isinstance(value, np.ndarray | list | tuple | float) and np.asarray(value).dtype.kind in "fi":
         return ", ".join(f"{one:.9g}" for one in np.ravel(value))
@@ -131,10 +134,12 @@ class WarmStart:
     plan: FitPlan | None = None
     feature_map: FeatureMap | None = None
     initial: InitialPoint | None = None
-    path: Any = None
+    path: str | os.PathLike[str] | None = None
 
     @classmethod
-    def from_model(cls, model: KernelEstimator, summary: DataSummary, loss: Loss, path: Any) -> WarmStart:
+    def from_model(
+        cls, model: KernelEstimator, summary: DataSummary, loss: Loss, path: str | os.PathLike[str] | None
+    ) -> WarmStart:
         """Warm start of a model that is about to be fitted to the summarised data."""
         if not can_warm_start(model, summary.n_columns, loss.n_columns):
             return cls(path=path)
@@ -179,7 +184,7 @@ def can_warm_start(model: KernelEstimator, n_columns: int, n_fits: int) -> bool:
 
 
 def _settings(model: KernelEstimator, n_columns: int, n_fits: int) -> str:
-    """All that the feature map and the shape of the coefficients depend on, as text."""
+    """All that the feature map and the shape of the coefficients depend on, as text, which model files can hold."""
     return repr((model.kernel, model.bandwidth, model.n_components, model.sampling, n_columns, n_fits))
 
 
@@ -349,7 +354,7 @@ class KernelEstimator(BaseEstimator):
         *,
         solver: Solver | None = None,
         points: Array | None = None,
-        constraints: Any = None,
+        constraints: ShapeConstraints | None = None,
     ) -> Solution:
         """Draw the features of the plan, unless those of the last fit are kept, and solve on them.
 

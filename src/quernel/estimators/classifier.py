@@ -1,9 +1,15 @@
-"""KernelClassifier: kernel classification under any convex loss of the margin."""
+"""KernelClassifier: kernel classification under any convex loss of the margin.
+
+Labels become signs: two classes make one output, whose positive class is `classes[1]`, with y = -1 or +1; K > 2 classes
+make K outputs, one against the rest. Scores become probabilities by calibration curves: fitted calibrators of
+scikit-learn are reduced to plain numbers, which is what model files and ONNX graphs hold.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from typing import Any, Self
 
@@ -16,10 +22,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice
-from quernel.data import ArrayRows, statistics
+from quernel.data import ArrayRows, DaskRows, MappedRows, Piece, RowSource, statistics
 from quernel.estimators.base import KernelEstimator, WarmStart, check_checkpoint
-from quernel.estimators.inputs import check_labels, check_loss, require_in_memory
-from quernel.estimators.multiclass import ProbabilityCurves, class_weights, encode_signs, encode_target
+from quernel.estimators.inputs import Rows, check_labels, check_loss, require_in_memory
 from quernel.estimators.prediction import blockwise, check_rows
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.warnings import convergence_not_warned, warn_calibration_stopped
@@ -34,6 +39,8 @@ from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.plan import FitPlan
 
 Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+Labels = NDArray[Any]  # of classes: numbers, text or booleans
 
 # Out-of-core targets with more distinct values than this are taken for numbers, not class labels.
 MOST_CLASSES = 1000
@@ -177,7 +184,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         labelled = self._read(kernel, X, y, sample_weight, check_labels)
         classes = _find_classes(labelled.rows)
         if self.calibration is not None:
-            _check_folds(labelled.rows.y, self.calibration)
+            _check_folds(labelled.in_memory.y, self.calibration)
         n_columns = 1 if len(classes) == 2 else len(classes)
         loss = loss.take(np.zeros(n_columns, dtype=np.intp))
         together = n_columns > 1 and self._multinomial(loss)
@@ -192,26 +199,23 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             with stopping(interruptible=True) as stop:  # one Ctrl-C ends the fit and its calibration
                 solution = self._solve(plan, data, loss, start, budget, solver=MULTINOMIAL if together else None)
                 if self.calibration is not None:
-                    own["calibrated_"], n_folds = self._calibrate(plan, labelled.rows, budget.left(), stop)
+                    own["calibrated_"], n_folds = self._calibrate(plan, labelled.in_memory, budget.left(), stop)
         if n_folds < N_FOLDS:
             solution = replace(solution, stopped_by=stop.reason)
         self._store(data, plan, solution, start, **own)
         warn_calibration_stopped(self, n_folds, N_FOLDS)
         return self
 
-    def _encode_classes(self, rows: Any, classes: NDArray[Any], n_columns: int) -> Any:
+    def _encode_classes(self, rows: Rows, classes: Labels, n_columns: int) -> Rows:
         """Encode labels as signs (one-vs-rest) and multiply sample weights by class weights."""
         if not isinstance(rows, ArrayRows):
             factor = self._class_factors(classes, lambda: class_weights(rows, classes))
             return encode_target(rows, classes, n_columns, factor)
         codes = np.searchsorted(classes, rows.y)
         factor = self._class_factors(classes, lambda: np.bincount(codes, rows.weight).astype(float))
-        weight = rows.weight
-        if factor is not None:
-            weight = factor[codes] if weight is None else weight * factor[codes]
-        return ArrayRows(rows.X, encode_signs(codes, n_columns), weight)
+        return ArrayRows(rows.X, encode_signs(codes, n_columns), _scale_weight(codes, rows.weight, factor))
 
-    def _check_multinomial(self, rows: Any, checkpoint: Any) -> None:
+    def _check_multinomial(self, rows: Rows, checkpoint: str | PathLike[str] | None) -> None:
         """Raise ValueError where the multinomial model cannot be fitted: out of core, or from a warm start."""
         if not isinstance(rows, ArrayRows):
             require_in_memory([("The multinomial model", "multiclass='ovr'")], rows)
@@ -234,7 +238,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     @blockwise
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Labels:
         """Predict class labels, those of the largest decision function, shape (n,)."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
@@ -288,7 +292,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """Whether three or more classes are fitted by one multinomial model."""
         return isinstance(loss, Logistic) and self.multiclass != "ovr" and self.solver == "newton"
 
-    def _class_factors(self, classes: NDArray[Any], totals: Callable[[], Array]) -> Array | None:
+    def _class_factors(self, classes: Labels, totals: Callable[[], Array]) -> Array | None:
         """Factor on the sample weights of each class, (K,), or None; `totals()` gives the weight of each class."""
         if self.class_weight is None:
             return None
@@ -320,7 +324,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if plan.n_components_choice is not None:
             model.set_params(n_components=plan.n_components)
         scores: list[Array] = []
-        held_out: list[NDArray[np.intp]] = []
+        held_out: list[Index] = []
         n_complete = 0
         for train, test in StratifiedKFold(N_FOLDS).split(rows.X, rows.y):
             with convergence_not_warned():  # of the five; the fit of all rows warns
@@ -344,7 +348,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 class _KnownScores(ClassifierMixin, BaseEstimator):
     """Classifier whose decision function is X itself, of shape (n, 1) for two classes."""
 
-    def fit(self, X: Array, y: NDArray[Any], sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(self, X: Array, y: Labels, sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
         """Learn the classes; X has their scores already."""
         self.classes_ = np.unique(y)
         return self
@@ -354,7 +358,7 @@ class _KnownScores(ClassifierMixin, BaseEstimator):
         return X[:, 0] if X.shape[1] == 1 else X
 
 
-def _find_classes(rows: Any) -> NDArray[Any]:
+def _find_classes(rows: Rows) -> Labels:
     """Sorted distinct labels, at least two."""
     classes = np.unique(rows.y) if isinstance(rows, ArrayRows) else _find_streamed_classes(rows)
     if len(classes) < 2:
@@ -365,7 +369,7 @@ def _find_classes(rows: Any) -> NDArray[Any]:
     return classes
 
 
-def _check_folds(y: NDArray[Any], calibration: str) -> None:
+def _check_folds(y: Labels, calibration: str) -> None:
     """Raise ValueError if a class has fewer rows than the calibration has folds."""
     labels, counts = np.unique(y, return_counts=True)
     if counts.min() < N_FOLDS:
@@ -375,7 +379,7 @@ def _check_folds(y: NDArray[Any], calibration: str) -> None:
         )
 
 
-def _find_streamed_classes(source: Any) -> NDArray[Any]:
+def _find_streamed_classes(source: DaskRows | RowSource) -> Labels:
     """Sorted distinct labels of out-of-core rows."""
     classes = statistics.distinct_labels(source, MOST_CLASSES)
     if len(classes) > MOST_CLASSES:
@@ -386,7 +390,7 @@ def _find_streamed_classes(source: Any) -> NDArray[Any]:
     return check_labels(classes)
 
 
-def _given_weights(given: dict[Any, float], classes: NDArray[Any]) -> Array:
+def _given_weights(given: dict[Any, float], classes: Labels) -> Array:
     """Class weights given as a dict, as an array in the order of `classes`; 1 for classes that it leaves out."""
     known = classes.tolist()
     unknown = [label for label in given if label not in known]
@@ -396,3 +400,119 @@ def _given_weights(given: dict[Any, float], classes: NDArray[Any]) -> Array:
     if not np.all(np.isfinite(weights) & (weights > 0)):
         raise ValueError(f"class_weight must be positive numbers; got {given}. Leave out rows to leave out a class.")
     return weights
+
+
+def encode_signs(codes: Index, n_columns: int) -> Array:
+    """Signs -1 and +1 of class codes 0 ... K-1: shape (n,) for two classes, (n, K) one-vs-rest for more."""
+    if n_columns == 1:
+        return np.where(codes == 1, 1.0, -1.0)
+    return np.asfortranarray(np.where(codes[:, None] == np.arange(n_columns), 1.0, -1.0))
+
+
+def encode_labels(y: Labels, classes: Labels) -> Index:
+    """Class codes: positions of the labels y in the sorted `classes`.
+
+    A label not in `classes` occurs only in rows of weight 0, so that any valid code will do for it.
+    """
+    return np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+
+
+def encode_target(
+    source: DaskRows | RowSource, classes: Labels, n_columns: int, factor: Array | None
+) -> DaskRows | MappedRows:
+    """Encode the labels of out-of-core rows as signs, lazily; factors (K,), if any, multiply the weights by class."""
+    if not isinstance(source, DaskRows):
+
+        def encode(y: Labels, weight: Array | None) -> tuple[Array, Array | None]:
+            codes = encode_labels(y, classes)
+            return encode_signs(codes, n_columns), _scale_weight(codes, weight, factor)
+
+        return MappedRows(source, encode, weighted=source.weighted or factor is not None)
+    chunks = {} if n_columns == 1 else {"new_axis": 1, "chunks": (source.y.chunks[0], (n_columns,))}
+    y = source.y.map_blocks(partial(_encode_signs_block, classes, n_columns), dtype=float, **chunks)
+    weight = source.weight
+    if factor is not None:
+        by_class = source.y.map_blocks(partial(_class_factor_block, classes, factor), dtype=float)
+        weight = by_class if weight is None else weight * by_class
+    return source.derive(source.X, y, weight)
+
+
+def _encode_signs_block(classes: Labels, n_columns: int, y: Labels) -> Array:
+    return encode_signs(encode_labels(y, classes), n_columns)
+
+
+def _class_factor_block(classes: Labels, factor: Array, y: Labels) -> Array:
+    return factor[encode_labels(y, classes)]
+
+
+def _scale_weight(codes: Index, weight: Array | None, factor: Array | None) -> Array | None:
+    """weight * factor[class], where None stands for ones; None if both are."""
+    if factor is None:
+        return weight
+    return factor[codes] if weight is None else weight * factor[codes]
+
+
+def class_weights(source: DaskRows | RowSource, classes: Labels) -> Array:
+    """Sum of the sample weights of every class, shape (K,), in one pass over y."""
+
+    def step(piece: Piece) -> Array:
+        return np.bincount(encode_labels(piece.y, classes), piece.weight, minlength=len(classes)).astype(float)
+
+    return statistics.map_reduce(source, step, lambda parts: np.sum(parts, axis=0), X=False)
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """Platt scaling: probability 1 / (1 + exp(slope s + offset)) of a score s."""
+
+    slope: float
+    offset: float
+
+    def __call__(self, scores: Array) -> Array:
+        """Calibrated probability of each score."""
+        return expit(-(self.slope * scores + self.offset))
+
+
+@dataclass(frozen=True, eq=False)
+class Isotonic:
+    """Isotonic calibration: linear interpolation of (scores, chances), both increasing; constant beyond the ends."""
+
+    scores: Array
+    chances: Array
+
+    def __post_init__(self) -> None:
+        if self.scores.shape != self.chances.shape or self.scores.ndim != 1 or np.any(np.diff(self.scores) <= 0):
+            raise ValueError(f"an isotonic curve of {self.scores.shape} scores and {self.chances.shape} chances")
+
+    def __call__(self, scores: Array) -> Array:
+        """Calibrated probability of each score."""
+        return np.interp(scores, self.scores, self.chances)
+
+
+@dataclass(frozen=True)
+class ProbabilityCurves:
+    """Calibration curves: one for the second of two classes, or one per class, normalised to sum to one."""
+
+    curves: tuple[Sigmoid | Isotonic, ...]
+
+    @classmethod
+    def from_calibrators(cls, calibrators: Any) -> ProbabilityCurves:
+        """From the fitted calibrators of a CalibratedClassifierCV."""
+        return cls(tuple(_curve(one) for one in calibrators))
+
+    def probabilities(self, scores: Array) -> Array:
+        """Class probabilities (n, K) from the decision function, of shape (n,) for two classes or (n, K) for more."""
+        if scores.ndim == 1:
+            second = self.curves[0](scores)
+            return np.column_stack([1 - second, second])
+        each = np.column_stack([curve(column) for curve, column in zip(self.curves, scores.T, strict=True)])
+        total = each.sum(axis=1, keepdims=True)
+        # If all curves give 0, all classes are equally likely.
+        return np.where(total > 0, each / np.where(total > 0, total, 1), 1 / len(self.curves))
+
+
+def _curve(calibrator: Any) -> Sigmoid | Isotonic:
+    """Numbers of one fitted calibrator of scikit-learn."""
+    if hasattr(calibrator, "a_"):
+        return Sigmoid(float(calibrator.a_), float(calibrator.b_))
+    return Isotonic(calibrator.X_thresholds_, calibrator.y_thresholds_)

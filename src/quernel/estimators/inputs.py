@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
@@ -33,6 +34,7 @@ from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]
 Rows = ArrayRows | DaskRows | RowSource
+Names = NDArray[np.object_]  # of columns, (d,)
 
 NUMBER = 8  # bytes of a float64
 # Up to this many entries, X is checked for NaN immediately, even if a later pass would find them.
@@ -87,14 +89,20 @@ class FitData:
     centred : whether targets far from zero are centred: in the summary, and in all that is computed from it
     """
 
-    rows: Any
-    names: NDArray[Any] | None
+    rows: Rows
+    names: Names | None
     encoder: TableEncoder | None = None
     notes: tuple[str, ...] = ()
     centred: bool = False
 
     @property
-    def row_names(self) -> NDArray[Any] | None:
+    def in_memory(self) -> ArrayRows:
+        """The rows as arrays, for options that rows out of core were refused with."""
+        assert isinstance(self.rows, ArrayRows)
+        return self.rows
+
+    @property
+    def row_names(self) -> Names | None:
         """Names of the columns of `rows`, which are encoded ones if there is an encoder."""
         return self.names if self.encoder is None else self.encoder.get_feature_names_out()
 
@@ -106,7 +114,7 @@ class FitData:
 
 
 def read_fit_data(
-    estimator: Any,
+    estimator: BaseEstimator,
     X: Any,
     y: Any,
     sample_weight: ArrayLike | None,
@@ -139,7 +147,7 @@ def read_fit_data(
 
 
 def check_training(
-    estimator: Any,
+    estimator: BaseEstimator,
     X: Any,
     y: Any,
     sample_weight: ArrayLike | None,
@@ -172,8 +180,12 @@ def check_training(
     return rows, target, weight
 
 
-def _encode_training(estimator: Any, X: Any, target: NDArray[Any], weight: Array | None) -> Array:
-    """Encode training rows by a new encoder, which is stored on the estimator with the names of the columns."""
+def _encode_training(estimator: BaseEstimator, X: Any, target: NDArray[Any], weight: Array | None) -> Array:
+    """Encode training rows by a new encoder, which is stored on the estimator with the names of the columns.
+
+    An encoder of categories by means of the target gives training rows other values than new ones: those of means that
+    leave the row's fold out. Otherwise a rare category would tell the target of its rows.
+    """
     frame = open_frame(X)
     refuse_infinite(frame, frame.names)
     encoder = TableEncoder().fit(frame, target, weight)
@@ -197,7 +209,7 @@ def refuse_infinite(frame: Frame, needed: Sequence[str]) -> None:
 
 
 def warn_of_traps(
-    X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None, encoder: TableEncoder | None
+    X: Any, rows: Array, y: NDArray[Any], names: Names | None, encoder: TableEncoder | None
 ) -> tuple[str, ...]:
     """Return sentences on the columns of X, and warn of those that identify rows or tell the target.
 
@@ -214,14 +226,17 @@ def _describe_encoding(encoder: TableEncoder) -> str:
     return f"X has columns other than finite numbers: encoder_ makes {n_encoded} columns of numbers of its {n_columns}."
 
 
-def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None) -> Sequence[str]:
-    """Sentences on columns of a data frame of numbers that identify rows, or tell the target."""
+def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: Names | None) -> Sequence[str]:
+    """Sentences on columns of a data frame of numbers that identify rows, or tell the target.
+
+    Arrays are not looked at: their columns have no names by which a user could be told.
+    """
     if names is None or isinstance(X, np.ndarray) or y.dtype.kind != "f" or len(rows) != len(X):
         return []
     return find_numeric_traps(open_frame(X), y)
 
 
-def check_levels(quantiles: Any) -> tuple[Array, bool]:
+def check_levels(quantiles: object) -> tuple[Array, bool]:
     """Validate quantile levels; return them as an array (q,), and whether a single float was given.
 
     Predictions for a single float are one-dimensional.
@@ -258,7 +273,7 @@ def is_mixed(X: Any) -> bool:
     return any(frame.get(name).kind not in ("number", "boolean") for name in frame.names)
 
 
-def check_numbers(estimator: Any, X: Any, *, finite: bool = True) -> Array | None:
+def check_numbers(estimator: BaseEstimator, X: Any, *, finite: bool = True) -> Array | None:
     """Validate training rows of numbers; return a float64 array of shape (n, d), or None if values are missing.
 
     The number and names of the columns are stored on the estimator.
@@ -292,7 +307,10 @@ def check_target(y: Any) -> Array:
 
 
 def check_labels(y: Any) -> NDArray[Any]:
-    """Validate class labels: an array of shape (n,) of numbers, strings or booleans, all of one type."""
+    """Validate class labels: an array of shape (n,) of numbers, strings or booleans, all of one type.
+
+    Labels of several types have no order, and so no `classes_`.
+    """
     labels = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
         kinds = {"text" if isinstance(label, str) else type(label).__name__ for label in labels.tolist()}
@@ -315,7 +333,7 @@ def check_labels(y: Any) -> NDArray[Any]:
     return labels
 
 
-def check_loss(loss: Any, *, margin: bool) -> None:
+def check_loss(loss: object, *, margin: bool) -> None:
     """Raise ValueError unless `loss` is a name or object of `quernel.losses`, of the margin (classes) or residual."""
     names = [name for name, known in LOSSES.items() if known.margin == margin]
     other, use = ("residual", "KernelRegressor") if margin else ("margin", "KernelClassifier")
@@ -340,7 +358,7 @@ def check_lengths(X: Any, y: Array) -> None:
         )
 
 
-def has_missing(X: Array, names: NDArray[Any] | None) -> bool:
+def has_missing(X: Array, names: Names | None) -> bool:
     """Whether X has NaN; raise ValueError if it has infinity."""
     with single_threaded_blas(*X.shape) as threads:  # finite sums prove finite X, in one cheap pass
         if np.isfinite(parallel_map(lambda block: sum_silently(X[block]), blocks(*X.shape), threads)).all():
@@ -351,7 +369,7 @@ def has_missing(X: Array, names: NDArray[Any] | None) -> bool:
     return bool(np.isnan(X).any())
 
 
-def refuse_missing(X: Array, names: NDArray[Any] | None) -> None:
+def refuse_missing(X: Array, names: Names | None) -> None:
     """Raise ValueError if X has NaN or infinity, with their numbers by column."""
     missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)
     bad = np.flatnonzero(infinite if infinite.any() else missing)
@@ -370,8 +388,11 @@ def refuse_missing(X: Array, names: NDArray[Any] | None) -> None:
     raise ValueError(f"Input X contains {'infinity' if infinite.any() else 'NaN'} in {shown}{more}. {remedy}.")
 
 
-def refuse_large(limits: Array, names: NDArray[Any] | None) -> None:
-    """Raise ValueError if a column is too large to square; `limits` (2, d) are the column minima and maxima."""
+def refuse_large(limits: Array, names: Names | None) -> None:
+    """Raise ValueError if a column is too large to square; `limits` (2, d) are the column minima and maxima.
+
+    Distances and variances would be infinite, and a kernel 0 between all rows.
+    """
     largest = np.abs(limits).max(axis=0)
     if (largest > LARGEST).any():
         j = int(np.argmax(largest > LARGEST))
@@ -437,7 +458,10 @@ def load_if_fits(source: Rows, max_memory: int | None) -> Rows:
 def sample_rows(
     source: DaskRows | RowSource, size: int, rng: np.random.Generator
 ) -> tuple[ArrayRows, NDArray[np.intp]]:
-    """Draw `size` rows without replacement; return them in memory, in their original order, and their positions."""
+    """Draw `size` rows without replacement; return them in memory, in their original order, and their positions.
+
+    A mask of all rows serves files, which are read in order, and sorts the positions for Dask on the way.
+    """
     chosen = np.zeros(source.n_rows, dtype=bool)
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
     index = np.flatnonzero(chosen)
@@ -451,9 +475,4 @@ def sample_rows(
 
 def subset(source: Any, chosen: NDArray[np.bool_]) -> DaskRows | SelectedRows:
     """Subset of a source by a mask of shape (n_rows,); nothing is read or computed."""
-    if not isinstance(source, DaskRows):
-        return SelectedRows(source, chosen)
-    index = np.flatnonzero(chosen)
-    some = DaskRows(source.X[index], source.y[index], None if source.weight is None else source.weight[index])
-    some.names = source.names
-    return some
+    return source.select(np.flatnonzero(chosen)) if isinstance(source, DaskRows) else SelectedRows(source, chosen)

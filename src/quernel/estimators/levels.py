@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._validation import check_positive, check_share
 from quernel.estimators.inputs import check_lengths, check_levels, check_target
 from quernel.estimators.prediction import as_frame_like, blockwise, check_rows, check_scored, level_names
-from quernel.kernels.base import as_generator
+from quernel.kernels.base import Seed, as_generator
 from quernel.losses import Pinball
 from quernel.metrics import crps
 
@@ -263,7 +263,7 @@ class DistributionMixin:
         check_lengths(X, target)
         return self._distribution(X).cdf(target)
 
-    def sample(self, X: Any, n: int = 1, rng: Any = None) -> Array:
+    def sample(self, X: Any, n: int = 1, rng: Seed = None) -> Array:
         """Draw n samples from each row's conditional distribution, shape (n_rows, n); tails as in `predict_cdf`."""
         check_is_fitted(self)
         check_positive("n", n, integer=True)

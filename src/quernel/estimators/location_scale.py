@@ -83,14 +83,21 @@ class LocationScale:
     duality_gap: Array
 
     def predict(self, X: Array) -> tuple[Array, Array]:
-        """m and s of the rows of X, each of shape (n,)."""
+        """m and s of the rows of X, each of shape (n,).
+
+        log s is limited before the exponential: far from the training inputs a kernel returns to its intercept, but on
+        the way there it may overshoot.
+        """
         outputs = evaluate_outputs(self.feature_map, self.coef, self.intercept, len(self.coef), X)
         m, log_s = np.clip(outputs, *self.limits).T
         return m, np.exp(log_s)
 
 
 def learn_kernel(summary: DataSummary) -> Kernel:
-    """Kernel with one bandwidth per column, learned from a sample of the rows."""
+    """Kernel with one bandwidth per column, learned from a sample of the rows.
+
+    Repeated rows are left out: beside a copy of itself a row that is left out is known, and bandwidths would shrink.
+    """
     sample = deduplicated_sample(summary.sample, OPTIONS.pilot_rows[int(summary.n_rows >= OPTIONS.large)])
     sample = take_rows(sample, np.random.default_rng(0).permutation(sample.n_rows))
     with single_threaded_blas(0, 0):
@@ -183,19 +190,25 @@ def _fit_shared_kernel(
 
 
 def _output_limits(Phi: Array, fit: _Ridge, margin: float) -> tuple[float, float]:
-    """Least and largest output for new rows: the range at the rows of Phi (n, M + 1), and this share of it beyond."""
+    """Least and largest output for new rows: the range at the rows of Phi (n, M + 1), and this share of it beyond.
+
+    Values in the sample, as `predict` gives them at these rows.
+    """
     values = Phi[:, :-1] @ fit.coef + fit.intercept
     low, high = float(values.min()), float(values.max())
     return low - margin * (high - low), high + margin * (high - low)
 
 
 def _add_constant(Phi: Array) -> Array:
-    """Features with the constant as last column, (n, M + 1)."""
+    """Features with the constant as last column, (n, M + 1): one more feature, whose coefficient is the intercept."""
     return np.column_stack([Phi, np.full(len(Phi), OPTIONS.intercept)])
 
 
 def draw_folds(n_rows: int, n_folds: int, groups: Index | None, rng: np.random.Generator) -> Index:
-    """Fold of each row, shape (n_rows,), the same for all rows of a group."""
+    """Fold of each row, shape (n_rows,), the same for all rows of a group.
+
+    Groups are permuted rather than drawn, so that folds hold equally many of them, up to one.
+    """
     labels = np.arange(n_rows) if groups is None else groups
     n_labels = int(labels.max()) + 1
     return (rng.permutation(n_labels) % n_folds)[labels]
@@ -255,14 +268,21 @@ class FoldSums:
         self.grams, self.gram, self.n_rows = grams, np.sum(grams, axis=0), n_rows
 
     def solve(self, moments: list[Array], square: float) -> FoldSolution:
-        """Choose the ridge by out-of-fold error, from the sums of w_i p_i y_i in each fold and of w_i y_i^2."""
+        """Choose the ridge by out-of-fold error, from the sums of w_i p_i y_i in each fold and of w_i y_i^2.
+
+        A fit without fold k has the normal equations  (G - G_k + r I) v = h - h_k:  K Cholesky factors per ridge, and
+        only the first folds choose, so that the others are factorized once.
+        """
         total, few = np.sum(moments, axis=0), min(OPTIONS.search_folds, len(self.grams))
 
         def without(ridge: float, k: int) -> Array:
             return _solve_ridge(self.gram - self.grams[k], total - moments[k], ridge)
 
         def error(ridge: float) -> float:
-            """Squared error of the first folds, up to a constant."""
+            """Squared error of the first folds, up to a constant.
+
+            sum w (y - p'v)^2 = sum w y^2 - 2 v'h + v'G v  with the fold's own sums h and G: no row is needed for it.
+            """
             try:
                 solutions = [without(ridge, k) for k in range(few)]
             except LinAlgError:  # singular to working precision
@@ -277,7 +297,8 @@ class FoldSums:
         """Solution for all rows, with an intercept that has no penalty, and its relative duality gap.
 
         With alpha = r / n and the dual 2 (y - p'v), which is balanced as the intercept is optimal, the gap of the mean
-        loss is  alpha |u - Phi'W(y - p'v) / r|^2;  it is relative to the objective, as in `duality_gap`.
+        loss is  alpha |u - Phi'W(y - p'v) / r|^2;  it is relative to the objective, as in `duality_gap`. The second
+        solve is a step of iterative refinement, which brings the gap to rounding error.
         """
         penalty = np.full(len(moment), ridge)
         penalty[-1] = 0.0
@@ -316,7 +337,11 @@ class FoldRidge:
         return _Ridge.from_solution(found, out_of_fold, middle, unit, held_out)
 
     def _without_row(self, y: Array, moment: Array, ridge: float) -> Array:
-        """Values at every row (n,) of the regression without it:  (p'v - h y) / (1 - h),  h the row's leverage."""
+        """Values at every row (n,) of the regression without it:  (p'v - h y) / (1 - h),  h the row's leverage.
+
+        By the formula of Sherman and Morrison, h = w p'(G + r I)^-1 p: one factor serves all rows. A leverage of 1 is a
+        row that the regression passes through whatever its y, of which the others say nothing.
+        """
         regular = self.sums.gram.copy()
         regular[np.diag_indices_from(regular)] += ridge
         half = solve_triangular(cholesky(regular, lower=True, overwrite_a=True), self.Phi.T, lower=True)
@@ -424,7 +449,7 @@ def _sum_folds(
 
 
 def _weighted_gram(Phi: Array, weight: Array) -> Array:
-    """sum_i w_i p_i p_i'."""
+    """sum_i w_i p_i p_i', as a product of one matrix with its own transpose, of which BLAS computes one half."""
     P = np.sqrt(weight)[:, None] * Phi
     return P.T @ P
 
@@ -437,7 +462,10 @@ def _solve_ridge(gram: Array, moment: Array, ridge: float | Array) -> Array:
 
 
 def _descend_grid(error: Callable[[float], float]) -> float:
-    """The ridge where steps on the grid, from `OPTIONS.ridge` in the direction in which errors fall, end."""
+    """The ridge where steps on the grid, from `OPTIONS.ridge` in the direction in which errors fall, end.
+
+    Out-of-fold errors have one minimum in the ridge as a rule, and a factorization costs too much to try them all.
+    """
     chosen, best = OPTIONS.ridge, error(OPTIONS.ridge)
     for factor in (1 / OPTIONS.ridge_step, OPTIONS.ridge_step):
         start = chosen

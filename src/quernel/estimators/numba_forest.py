@@ -23,6 +23,9 @@ def _find_cut(codes, sign, rows, products, weights, cells, state, local, mass, s
     """Best cut of one column at a node: (gain, cut); gain -1 if there is none. The last three are work space.
 
     With a sign of 1 (or -1) the mean on the left must not be above (below) that on the right.
+
+    Values are summed in cells of 2^shift codes, a histogram, and cuts are tried between cells: O(rows + cells) without
+    sorting. The offset of the cells is random, so that all codes are cuts in some tree.
     """
     n = len(rows)
     low, high = codes[rows[0]], codes[rows[0]]
@@ -59,7 +62,10 @@ def _find_cut(codes, sign, rows, products, weights, cells, state, local, mass, s
 
 @compiled()
 def _partition(values, goes_left, scratch):  # type: ignore[no-untyped-def]
-    """Values that go left, then the others, both in the order they had, in place."""
+    """Values that go left, then the others, both in the order they had, in place.
+
+    So the rows of every node are one interval of the tree's order, and a node is two numbers.
+    """
     m, rest = 0, 0
     for p in range(len(values)):
         if goes_left[p]:
@@ -78,6 +84,8 @@ def grow_tree(codes, target, weight, order, signs, cell, tries, min_split, cells
 
     Depth first, left before right, so that an inner left child comes right after its parent. Nodes of at least `cell`
     rows are split by columns of sign 0 if they can be, all others by columns with a sign, and in its direction.
+
+    `column` is -1 - j where the left child is a leaf, and j where it is an inner node, which is then the next one.
     """
     n, d = len(order), len(codes)
     column, cut = np.zeros(n, dtype=np.int16), np.zeros(n, dtype=np.uint16)
@@ -181,7 +189,10 @@ def cut_tree(column, cut, right, middle, rows, min_leaf, per_leaf, node_offset, 
 
 @compiled()
 def _summarise(ranks, weights, out):  # type: ignore[no-untyped-def]
-    """Write the weighted quantiles of these ranks at the levels (i + 1/2) / k into `out` (k,)."""
+    """Write the weighted quantiles of these ranks at the levels (i + 1/2) / k into `out` (k,).
+
+    Leaves of equally many members can be compared and clipped member by member, as stochastic order asks.
+    """
     order = np.argsort(ranks)
     total, below, p = weights.sum(), weights[order[0]], 0
     for i in range(len(out)):
@@ -250,7 +261,10 @@ def cut_ordered_tree(column, cut, right, middle, known, signs, min_leaf, k, node
 
 @compiled()
 def _find_leaves(codes, root, nodes, leaves):  # type: ignore[no-untyped-def]
-    """Write the first member of the leaf in which each row ends in each tree into `leaves` (n, T)."""
+    """Write the first member of the leaf in which each row ends in each tree into `leaves` (n, T).
+
+    A place is an inner node if it is not negative, and otherwise -1 minus that of a member.
+    """
     n = len(codes)
     place, below = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int64)
     # All rows take one step before the next: steps of different rows do not wait for one another.
@@ -274,7 +288,11 @@ def _find_leaves(codes, root, nodes, leaves):  # type: ignore[no-untyped-def]
 
 @compiled()
 def fill_quantiles(codes, root, nodes, members, mass, per_leaf, skip, value, levels, out):  # type: ignore[no-untyped-def]
-    """Write the quantiles of each row into `out` (n, q); see `QuantileForest.quantiles`."""
+    """Write the quantiles of each row into `out` (n, q); see `QuantileForest.quantiles`.
+
+    Members end with a negative one in each leaf. Every tree has the mass 1, whatever the size of the leaf: these are
+    the weights of Meinshausen (2006).
+    """
     n, n_trees = len(codes), len(root)
     most = n_trees * per_leaf
     leaves = np.empty((n, n_trees), dtype=np.int32)

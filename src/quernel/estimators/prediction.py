@@ -16,10 +16,11 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from quernel._validation import check_weight
-from quernel.data import ArrayRows, DaskRows, Piece
+from quernel.data import ArrayRows, DaskRows, Piece, RowSource
 from quernel.data.sources import is_stream
 from quernel.estimators.inputs import (
     check_lengths,
@@ -33,12 +34,14 @@ from quernel.estimators.inputs import (
 from quernel.tables.frames import open_frame, refuse_repeated_names
 
 Array = NDArray[np.floating]
+# Columns of a source, by their positions or all of them.
+Places = list[int] | slice
 
 # Names of arguments, besides X, that may have one entry per row and are then split like X.
 PER_ROW = ("y", "groups", "density_ratio")
 
 
-def check_rows(estimator: Any, X: Any, *, training: bool = False) -> Array:
+def check_rows(estimator: BaseEstimator, X: Any, *, training: bool = False) -> Array:
     """Validate rows to predict; return a float64 array of shape (n, d), encoded if the estimator has an encoder.
 
     The columns must be those of the fit. Missing values, where the training rows had none, are imputed by their means.
@@ -58,7 +61,9 @@ def check_rows(estimator: Any, X: Any, *, training: bool = False) -> Array:
     return np.where(np.isnan(array), estimator._fill, array)
 
 
-def check_scored(estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Array, Array, Array]:
+def check_scored(
+    estimator: BaseEstimator, X: Any, y: Any, sample_weight: ArrayLike | None
+) -> tuple[Array, Array, Array]:
     """Validate the data of `score`: X of shape (n, d), y (n,), and weights (n,), ones if none are given."""
     X, y = check_rows(estimator, X), check_target(y)
     check_lengths(X, y)
@@ -107,7 +112,7 @@ def _first_text(values: NDArray[Any]) -> str | None:
     return None
 
 
-def predict_in_place(predict: Callable[[Array], Array], source: Any) -> tuple[Array, Array]:
+def predict_in_place(predict: Callable[[Array], Array], source: DaskRows | RowSource) -> tuple[Array, Array]:
     """Predictions and targets of the rows of a source, blockwise: streamed from files, or computed by Dask.
 
     Rows of weight 0 are left out of both.
@@ -125,7 +130,7 @@ def predict_in_place(predict: Callable[[Array], Array], source: Any) -> tuple[Ar
 
 
 class _PredictPiece:
-    """Picklable task: predictions and targets of one block, without rows of weight 0."""
+    """Picklable task: predictions and targets of one block, without rows of weight 0, which are no part of a score."""
 
     def __init__(self, predict: Callable[[Array], Array]) -> None:
         self.predict = predict
@@ -175,7 +180,12 @@ class _BoundMethod:
     """
 
     def __init__(
-        self, method: Callable[..., Any], model: Any, kwargs: dict[str, Any], per_row: tuple[str, ...], order: Any
+        self,
+        method: Callable[..., Any],
+        model: BaseEstimator,
+        kwargs: dict[str, Any],
+        per_row: tuple[str, ...],
+        order: Places | None,
     ) -> None:
         self.name, self.model, self.kwargs, self.per_row, self.order = method.__name__, model, kwargs, per_row, order
 
@@ -195,7 +205,10 @@ class _BoundMethod:
             return predict(X, **self.kwargs, **entries)
 
     def empty_result(self, X: Any, entries: dict[str, Any]) -> Any:
-        """Result for zero rows, with the right dtype and trailing shape: predict one row and drop it."""
+        """Result for zero rows, with the right dtype and trailing shape: predict one row and drop it.
+
+        Dask has to know both before anything is computed, and chunks may be empty.
+        """
         row: Any = _typical_row(self.model, X.shape[1])
         if hasattr(X, "columns"):  # of mixed columns, missing values, which are imputed by typical ones
             mixed = hasattr(_innermost(self.model), "encoder_")
@@ -204,12 +217,12 @@ class _BoundMethod:
         return self._call_method(row, one)[:0]
 
 
-def _innermost(model: Any) -> Any:
+def _innermost(model: BaseEstimator) -> BaseEstimator:
     """The model itself, or the first of those that it calibrates."""
     return getattr(model, "estimators_", [model])[0]
 
 
-def _typical_row(model: Any, n_columns: int) -> Any:
+def _typical_row(model: BaseEstimator, n_columns: int) -> Array:
     """One row at the centre of the training range, shape (1, d), which raises no ExtrapolationWarning; else zeros."""
     known = getattr(_innermost(model), "input_range_", np.zeros((2, 0)))
     if known.shape[1] != n_columns or not np.isfinite(known).all():
@@ -242,7 +255,10 @@ def _predict_dask(function: _BoundMethod, X: Any, per_row: dict[str, Any]) -> An
 
 
 def _split_like(name: str, values: Any, lengths: Any) -> list[Any]:
-    """Split a per-row argument into the chunks of X, whose lengths are `lengths` (nan where unknown)."""
+    """Split a per-row argument into the chunks of X, whose lengths are `lengths` (nan where unknown).
+
+    Chunks of a data frame have unknown lengths until they are computed: then only an argument in as many chunks fits.
+    """
     known = not np.isnan(np.asarray(lengths, dtype=float)).any()
     if is_dask(values):
         if known and hasattr(values, "rechunk"):
@@ -258,7 +274,7 @@ def _split_like(name: str, values: Any, lengths: Any) -> list[Any]:
     )
 
 
-def _predict_streamed(function: _BoundMethod, source: Any, per_row: dict[str, Any]) -> Any:
+def _predict_streamed(function: _BoundMethod, source: RowSource, per_row: dict[str, Any]) -> Any:
     """Predictions for all rows of a source, read and predicted block by block, shape (n, ...)."""
     for name, values in per_row.items():
         if len(values) != source.n_rows:
@@ -271,8 +287,11 @@ def _predict_streamed(function: _BoundMethod, source: Any, per_row: dict[str, An
     return out
 
 
-def _column_order(model: Any, names: tuple[str, ...] | None) -> Any:
-    """Positions of the model's columns in the source, matched by name if both have names, else all in order."""
+def _column_order(model: BaseEstimator, names: tuple[str, ...] | None) -> Places | None:
+    """Positions of the model's columns in the source, matched by name if both have names, else all in order.
+
+    Files of the same table may have their columns in another order; blocks are arrays, which cannot tell.
+    """
     known = getattr(model, "feature_names_in_", None)
     if known is None or names is None:
         return slice(None)
@@ -285,7 +304,10 @@ def _column_order(model: Any, names: tuple[str, ...] | None) -> Any:
 
 
 def as_frame_like(X: Any, values: Array, names: Sequence[str]) -> Any:
-    """Predictions of shape (n, q) as a data frame of the library of X, with its index if it has one."""
+    """Predictions of shape (n, q) as a data frame of the library of X, with its index if it has one.
+
+    The index is what aligns predictions with rows when a user joins both.
+    """
     if isinstance(X, np.ndarray | list | tuple | dict):
         raise ValueError(f"as_frame=True needs X as a data frame; got {type(X).__name__}. Leave it out.")
     given = nw.from_native(X)

@@ -376,7 +376,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             self._check_inference(data)
         tail_levels = None if self.tails is None else self._choose_tail_levels(levels, data.summary.source)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
-        constraints = None if shapes is None else build_constraints(shapes, data.rows.X)
+        constraints = None if shapes is None else build_constraints(shapes, data.in_memory.X)
         solver = self._joint_solver()
         with self._reporting(data, loss):
             plan = self._plan(data, kernel, loss, start, budget)
@@ -385,7 +385,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             )
             own = self._describe_levels(levels, single, data, plan, solution, constraints)
             if shapes is not None:
-                own |= describe_shapes(shapes, data.rows.X, levels, self.noncrossing, solution, own)
+                own |= describe_shapes(shapes, data.in_memory.X, levels, self.noncrossing, solution, own)
             own |= self._fit_tails(tail_levels, data, plan, solution, budget)
         return self._store(data, plan, solution, start, **own)
 
@@ -566,7 +566,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
                 f"noncrossing={self.noncrossing!r}, n_components={self.n_components!r}. Leave them out."
             )
         header = copy(self)  # as if fitted to these columns
-        header.n_features_in_ = data.rows.X.shape[1]
+        header.n_features_in_ = data.in_memory.X.shape[1]
         header.__dict__.pop("encoder_", None)
         if data.encoder is not None:
             header.encoder_ = data.encoder

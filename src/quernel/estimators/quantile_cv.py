@@ -374,7 +374,7 @@ def _positive_weight_mask(given: Any, sample_weight: ArrayLike | None, n_rows: i
     return weight > 0 if weight.ndim else np.ones(n_rows, dtype=bool)
 
 
-def _check_alphas(alphas: Any) -> None:
+def _check_alphas(alphas: object) -> None:
     """Validate `alphas`: distinct, positive, finite."""
     try:
         weights = np.asarray(alphas, dtype=float)

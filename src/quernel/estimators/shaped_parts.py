@@ -221,23 +221,23 @@ def fit_shaped_parts(rows: ArrayRows, groups: Index | None, settings: PartSettin
     if len(known) == 0:  # no time for any fold
         smooth = SmoothQuantiles(model, np.zeros_like(BELOW), np.zeros_like(ABOVE))
         return ShapedParts({"kernel": 1.0}, Calibration.identity(), smooth, free, notes)
-    judged = _Judged(rows, curves, known, model, rng)
+    held_out = _HeldOut(rows, curves, known, model, rng)
     enter_stage(RESIDUAL_STAGE)
     share, weight, forest, ordered = 0.0, 0.0, None, None
     seen = np.setdiff1d(np.arange(rows.X.shape[1]), list(shapes.convex))
     labels = None if groups is None else np.unique(groups[known], return_inverse=True)[1]
     if local and "residual_forest" in names:
-        _, share, forest = judged.fit_forest(free, n_trees, labels, rng)
+        _, share, forest = held_out.fit_forest(free, n_trees, labels, rng)
     enter_stage(FOREST_STAGE)
     if local and "forest" in names:
-        weight, ordered = judged.fit_ordered(forest, share, seen, shapes, n_trees, labels, rng)
+        weight, ordered = held_out.fit_ordered(forest, share, seen, shapes, n_trees, labels, rng)
     enter_stage(LAST_STAGE)
     found = (forest, share, ordered, weight)
-    calibration = judged.calibrate(*found, rng) if settings.calibrate else Calibration.identity()
+    calibration = held_out.calibrate(*found, rng) if settings.calibrate else Calibration.identity()
     shares = {"kernel": (1 - weight) * (1 - share), "residual_forest": (1 - weight) * share, "forest": weight}
     kept = {name: float(one) for name, one in shares.items() if one > 0}
     local_cut, ordered_cut = (None if one is None else one.cut for one in (forest, ordered))
-    return ShapedParts(kept, calibration, judged.smooth, free, notes, local_cut, ordered_cut, seen)
+    return ShapedParts(kept, calibration, held_out.smooth, free, notes, local_cut, ordered_cut, seen)
 
 
 def _make_kernel(shapes: Shapes, n_components: int | None, rng: np.random.Generator) -> KernelQuantileRegressor:
@@ -278,7 +278,7 @@ def _choose_kernel(
         known, curves = _predict_folds(one, pilot, labels, np.ones(pilot.n_rows, dtype=bool), own)
         if len(known) == 0:  # no time for any fold
             return clone(kernel).set_params(**smoothing)
-        losses.append(_Judged(pilot, curves, known, one, own).fit_forest(free, OPTIONS.pilot_trees, labels, own)[0])
+        losses.append(_HeldOut(pilot, curves, known, one, own).fit_forest(free, OPTIONS.pilot_trees, labels, own)[0])
     if losses[0] <= (1 + OPTIONS.tolerated) * losses[1]:
         return clone(kernel).set_params(**smoothing)
     return _fix(kernel, learned)
@@ -347,7 +347,7 @@ class _LocalForest:
         return self.cut.quantiles(self.inputs[some], levels, self.seen[some])
 
 
-class _Judged:
+class _HeldOut:
     """Rows with curves out of fold: what is beyond the outer curves, the forest, its weight and calibration."""
 
     def __init__(
@@ -374,16 +374,16 @@ class _Judged:
         """The lowest held-out loss, the weight of the forest of scores, and this; None if it is best without."""
         pit = np.concatenate([
             randomized_pit(self.y[some], self._quantiles(None, 0.0, GRID, some)[0], rng)
-            for some in np.array_split(np.arange(len(self.y)), -(-len(self.y) // PARTS_OPTIONS.judged))
+            for some in np.array_split(np.arange(len(self.y)), -(-len(self.y) // PARTS_OPTIONS.held_out))
         ])  # fmt: skip
         scores = ndtri(np.clip(pit, GRID[0], GRID[-1]))
         inputs = self.X[:, free]
         forest = grow_forest(inputs, standardize(scores, self.weight), self.weight, n_trees, rng, groups)
         values, seen = SortedValues.from_values(scores, self.weight), forest.bags(len(self.y))
         cuts = [_LocalForest(forest.cut(size, values), seen, inputs) for size in PARTS_OPTIONS.leaves]
-        losses = [self._weigh(cut, PARTS_OPTIONS.leaf_judged)[0] for cut in cuts]
+        losses = [self._weigh(cut, PARTS_OPTIONS.leaf_held_out)[0] for cut in cuts]
         chosen = cuts[int(np.argmin(losses))]
-        loss, share = self._weigh(chosen, PARTS_OPTIONS.judged)
+        loss, share = self._weigh(chosen, PARTS_OPTIONS.held_out)
         return loss, share, chosen if share > 0 else None
 
     def _weigh(self, forest: _LocalForest, n_rows: int) -> tuple[float, float]:
@@ -417,9 +417,9 @@ class _Judged:
         grown = grow_forest(inputs, standardize(self.y, self.weight), self.weight, n_trees, rng, groups, signs)
         values, seen = SortedValues.from_values(self.y, self.weight), grown.bags(len(self.y))
         cuts = [_LocalForest(grown.cut(size, values), seen, inputs) for size in PARTS_OPTIONS.leaves]
-        losses = [min(self._weigh_ordered(forest, share, cut, PARTS_OPTIONS.leaf_judged)) for cut in cuts]
+        losses = [min(self._weigh_ordered(forest, share, cut, PARTS_OPTIONS.leaf_held_out)) for cut in cuts]
         chosen = cuts[int(np.argmin(losses))]
-        place = int(np.argmin(self._weigh_ordered(forest, share, chosen, PARTS_OPTIONS.judged)))
+        place = int(np.argmin(self._weigh_ordered(forest, share, chosen, PARTS_OPTIONS.held_out)))
         return place / STACKING.steps, chosen if place > 0 else None
 
     def _weigh_ordered(
@@ -447,7 +447,7 @@ class _Judged:
         rng: np.random.Generator,
     ) -> Calibration:
         """Calibration of the levels by held-out rows."""
-        curves, some = self._quantiles(forest, share, GRID, self.order[: PARTS_OPTIONS.judged])
+        curves, some = self._quantiles(forest, share, GRID, self.order[: PARTS_OPTIONS.held_out])
         if ordered is not None:
             values = ordered.quantiles(GRID, some)
             known = np.isfinite(values[:, 0])

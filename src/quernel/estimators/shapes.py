@@ -12,14 +12,15 @@ not: first differences for monotone curves, distances from a chord for convex on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from sklearn.base import BaseEstimator
 
 from quernel.estimators.inputs import FitData
 from quernel.estimators.levels import rearrange
@@ -103,13 +104,13 @@ MONOTONE = {1: "do not fall", -1: "do not rise"}
 CONVEX = {1: "convex", -1: "concave"}
 
 
-def has_shapes(model: Any) -> bool:
+def has_shapes(model: BaseEstimator) -> bool:
     """Whether an estimator is given any shape."""
     signs = [sign for name in PARAMETERS[:2] for sign in (getattr(model, name, None) or {}).values()]
     return any(signs) or any(getattr(model, name, None) is not None for name in PARAMETERS[2:])
 
 
-def check_shapes(model: Any) -> None:
+def check_shapes(model: BaseEstimator) -> None:
     """Raise ValueError if the parameters of shapes are not valid, or do not go with the others."""
     for name in ("monotone", "convex"):
         given = getattr(model, name, None)
@@ -134,7 +135,7 @@ def check_shapes(model: Any) -> None:
         raise ValueError(f"lower must be below upper; got lower={low!r} and upper={high!r}.")
 
 
-def _check_combination(model: Any) -> None:
+def _check_combination(model: BaseEstimator) -> None:
     """Raise ValueError if shapes do not go with the other parameters."""
     if not has_shapes(model):
         return
@@ -164,7 +165,7 @@ def _check_combination(model: Any) -> None:
         )
 
 
-def read_shapes(model: Any, data: FitData) -> tuple[FitData, Shapes | None]:
+def read_shapes(model: BaseEstimator, data: FitData) -> tuple[FitData, Shapes | None]:
     """The data, with sentences on the shapes among their notes, and the shapes, None if there are none."""
     if not has_shapes(model):
         return data, None
@@ -172,8 +173,8 @@ def read_shapes(model: Any, data: FitData) -> tuple[FitData, Shapes | None]:
     return replace(data, notes=(*data.notes, *shapes.describe())), shapes
 
 
-def clip_to_bounds(model: Any, curves: Array) -> Array:
-    """Curves (n, q) within `lower` and `upper`."""
+def clip_to_bounds(model: BaseEstimator, curves: Array) -> Array:
+    """Curves (n, q) within `lower` and `upper`: at new rows they may leave bounds that hold where they were checked."""
     lower, upper = getattr(model, "lower", None), getattr(model, "upper", None)
     return curves if lower is None and upper is None else np.clip(curves, lower, upper)
 
@@ -191,7 +192,7 @@ def describe_shapes(
     return {"shape_violation_": measure_violation(shapes, X, curves)}
 
 
-def resolve_shapes(model: Any, data: FitData) -> Shapes:
+def resolve_shapes(model: BaseEstimator, data: FitData) -> Shapes:
     """The shapes of an estimator, whose columns are found in the data; ValueError where one cannot be constrained."""
     found: dict[str, dict[int, int]] = {}
     names: dict[int, str] = {}
@@ -209,14 +210,14 @@ def resolve_shapes(model: Any, data: FitData) -> Shapes:
                     missing[position] = flag
     given = (getattr(model, name, None) for name in PARAMETERS[2:])
     lower, upper = (None if bound is None else float(bound) for bound in given)
-    _check_target(np.asarray(data.rows.y), lower, upper)
+    _check_target(np.asarray(data.in_memory.y), lower, upper)
     return Shapes(found["monotone"], found["convex"], lower, upper, names, missing)
 
 
 def _find_column(parameter: str, key: str | int, data: FitData) -> tuple[int, int | None]:
     """Position of a column in the encoded rows, and that of its missing-value indicator, if there is one."""
     names = None if data.names is None else list(data.names)
-    n_columns = data.rows.X.shape[1] if data.encoder is None else data.encoder.n_features_in_
+    n_columns = data.in_memory.X.shape[1] if data.encoder is None else data.encoder.n_features_in_
     if isinstance(key, str):
         if names is None:
             raise ValueError(f"{parameter} names the column {key!r}, but X has no names. Give positions, 0, 1, ...")
@@ -281,7 +282,7 @@ class ShapeConstraints:
     """
 
     points: Array
-    combination: Any
+    combination: sparse.csr_matrix
     target: Array
     shapes: Shapes
     feature_map: Any = None
@@ -326,7 +327,10 @@ class ShapeConstraints:
         return replace(self, feature_map=feature_map)
 
     def _choose_others(self, feature_map: Any) -> Nystroem | None:
-        """Landmarks of the feature map's kernel for the other columns; None if there are none, or it has no kernel."""
+        """Landmarks of the feature map's kernel for the other columns; None if there are none, or it has no kernel.
+
+        Functions of the other columns alone have every shape, without being held back by any constraint.
+        """
         kernel, columns = getattr(feature_map, "kernel", None), self.shapes.columns
         if kernel is None or isinstance(kernel, Linear) or not has_gram(kernel):
             return None
@@ -352,7 +356,11 @@ class ShapeConstraints:
         return bases
 
     def rows(self, index: Index) -> tuple[Array, Array]:
-        """(C, d) of shape (c, M + 1), and e (c,); rows that are differences have length 1."""
+        """(C, d) of shape (c, M + 1), and e (c,); rows that are differences have length 1.
+
+        Differences of neighbouring values may be tiny, and their multipliers then huge: of unit length all of them
+        weigh the same in the augmented Lagrangian.
+        """
         rows, constant = self._combine(index), self._constant[index]
         target = self.target[index] - constant * self.centring.target
         length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
@@ -369,7 +377,8 @@ class ShapeConstraints:
     def interior(self, constants: Array, scale: float) -> tuple[Array, Array]:
         """Curves with slack in all constraints, if features allow it: coef (M, q) and intercept (q,).
 
-        Constants (q,), within the bounds, plus a multiple of the trends, in units of `scale`.
+        Constants (q,), within the bounds, plus a multiple of the trends, in units of `scale`. Trends have every shape
+        strictly, and with one multiple for all levels the curves are parallel, so that they do not cross.
         """
         coef = np.zeros(self.feature_map.n_components_)
         coef[len(coef) - len(self.shapes.columns) :] = 1.0
@@ -396,13 +405,16 @@ class _Builder:
         self.n_points += len(X)
         return np.arange(self.n_points - len(X), self.n_points)
 
-    def add(self, points: list[Index], factors: list[Any], target: float = 0.0) -> None:
+    def add(self, points: list[Index], factors: Sequence[ArrayLike], target: float = 0.0) -> None:
         """Constraints  sum_t factors[t] f(points[t]) >= target,  one for every entry of the arrays (r,)."""
         sizes = [np.broadcast_to(np.asarray(factor, dtype=float), points[0].shape) for factor in factors]
         self.parts.append((points, sizes, np.full(len(points[0]), target)))
 
     def add_chords(self, low: Index, own: Index, high: Index, part: Array, sign: int) -> None:
-        """Constraints  sign ((1 - part) f(low) + part f(high) - f(own)) >= 0:  the chord is above a convex curve."""
+        """Constraints  sign ((1 - part) f(low) + part f(high) - f(own)) >= 0:  the chord is above a convex curve.
+
+        `part` is where `own` lies between `low` and `high`, at whatever distances.
+        """
         self.add([low, high, own], [sign * (1 - part), sign * part, -sign])
 
     def build(self, shapes: Shapes) -> ShapeConstraints:
@@ -457,7 +469,7 @@ def choose_grid(x: Array) -> Array:
 
 
 def _present(shapes: Shapes, X: Array, j: int) -> NDArray[np.bool_]:
-    """Which rows have a value of column j, and not what stands for a missing one."""
+    """Which rows have a value of column j, and not what stands for a missing one: that has no place on its axis."""
     return X[:, shapes.missing[j]] == 0 if j in shapes.missing else np.ones(len(X), dtype=bool)
 
 
@@ -469,7 +481,11 @@ def along_grid(rows: Array, grid: Array, j: int) -> Array:
 
 
 def _add_grid(builder: _Builder, rows: Array, grid: Array, j: int, shapes: Shapes) -> Index:
-    """Constrain neighbours on the grid of column j at these rows; returns the numbers of the points."""
+    """Constrain neighbours on the grid of column j at these rows; returns the numbers of the points.
+
+    A curve that does not fall from one grid value to the next does not fall between any two of them: g - 1 constraints
+    stand for all pairs. Chords over two intervals do the same for convexity.
+    """
     points = builder.add_points(along_grid(rows, grid, j))
     lines = points.reshape(len(rows), len(grid))
     if (sign := shapes.monotone.get(j)) is not None and len(grid) > 1:
@@ -482,7 +498,10 @@ def _add_grid(builder: _Builder, rows: Array, grid: Array, j: int, shapes: Shape
 
 
 def _add_rows(builder: _Builder, X: Array, present: Index, grid: Array, j: int, shapes: Shapes) -> None:
-    """Constrain training rows, by their numbers, with the next lower and higher grid values of column j."""
+    """Constrain training rows, by their numbers, with the next lower and higher grid values of column j.
+
+    Two points per row rather than the whole grid, along which only anchors are checked: there may be many rows.
+    """
     value = X[present, j]
     low, high = np.searchsorted(grid, value, side="left") - 1, np.searchsorted(grid, value, side="right")
     has_low, has_high = low >= 0, high < len(grid)

@@ -127,7 +127,7 @@ Fit = TypeVar("Fit", Result, InitialPoint)
 
 
 def _restore(fit: Fit, centring: Centring) -> Fit:
-    """A fit in the original coordinates."""
+    """A fit in the original coordinates, in which it is predicted with and stored."""
     coef, intercept = centring.restore(fit.coef, fit.intercept)
     return replace(fit, coef=coef, intercept=intercept)
 
@@ -183,7 +183,7 @@ def solve_on_features(
     """
     centring = _choose_centring(task, summary, feature_map)
     centred_map = CentredMap(feature_map, centring)
-    inner_map: Any = feature_map if centred_map.is_identity else centred_map
+    inner_map: FeatureMap = feature_map if centred_map.is_identity else centred_map
     design = summary.build_design(inner_map, task.max_memory, np.float32 if float32 else float)
     result = task.solve(design, centring=centring, **kwargs)
     if float32 and summary.in_memory:
@@ -202,7 +202,11 @@ def solve_on_features(
 
 
 class CentredMap:
-    """Feature map followed by the change of coordinates of a `Centring`."""
+    """Feature map followed by the change of coordinates of a `Centring`.
+
+    Where features are far from zero, their inner products agree in the leading digits, and differences between rows are
+    in those that rounding takes.
+    """
 
     def __init__(self, feature_map: FeatureMap, centring: Centring) -> None:
         self.feature_map, self.centring, self.n_components_ = feature_map, centring, feature_map.n_components_

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import check_cv
 
 from quernel.estimators.warnings import stacklevel_of_caller
@@ -47,7 +47,7 @@ class LastRows:
         return 1
 
 
-def check_splitting(cv: Any) -> None:
+def check_splitting(cv: object) -> None:
     """Raise ValueError if `cv` is of no supported kind."""
     if isinstance(cv, bool | str) or cv is None:
         raise ValueError(f"{CV_MESSAGE}; got {cv!r}.")
@@ -62,7 +62,7 @@ def check_splitting(cv: Any) -> None:
 
 
 def read_splits(
-    cv: Any, X: Array, y: Array, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
+    cv: Any, X: Array, y: Array, counts: NDArray[np.bool_], groups: ArrayLike | None, rng: np.random.Generator
 ) -> list[Split]:
     """Splits of the rows of positive weight, as index arrays into them.
 
@@ -127,7 +127,7 @@ def _label_equal(rows: NDArray[Any], axis: int | None = None) -> Index:
     return np.unique(rows, axis=axis, return_inverse=True)[1].ravel()
 
 
-def _warn_of_fewer_folds(cv: Any, n_folds: int, n_rows: int) -> None:
+def _warn_of_fewer_folds(cv: object, n_folds: int, n_rows: int) -> None:
     """Warn that cross-validation uses fewer folds than `cv`, because so few of the rows are different."""
     warnings.warn(
         f"Only {n_folds} of {n_rows} rows are different, and equal rows share a fold: cross-validation uses {n_folds} "
@@ -137,7 +137,9 @@ def _warn_of_fewer_folds(cv: Any, n_folds: int, n_rows: int) -> None:
     )
 
 
-def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_]) -> list[tuple[Index, Index]]:
+def drop_zero_weight(
+    splits: Iterable[tuple[ArrayLike, ArrayLike]], counts: NDArray[np.bool_]
+) -> list[tuple[Index, Index]]:
     """Validate (train, test) pairs and renumber them as positions among the rows of positive weight.
 
     Parameters
@@ -161,7 +163,7 @@ def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_
     return found
 
 
-def _check_positions(part: Any, n_rows: int) -> Index:
+def _check_positions(part: ArrayLike, n_rows: int) -> Index:
     """One side of a split as non-negative row numbers; masks and negative positions are accepted."""
     part = np.atleast_1d(part)
     if part.size == 0:
@@ -185,6 +187,6 @@ def check_groups(groups: NDArray[Any]) -> None:
         raise ValueError("groups mixes labels of different types. Make them all text, or all numbers.")
 
 
-def _is_missing(label: Any) -> bool:
+def _is_missing(label: object) -> bool:
     """Whether a label is None, NaN, or pandas.NA, which cannot be compared."""
     return label is None or type(label).__name__ == "NAType" or label != label

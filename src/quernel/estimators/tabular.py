@@ -20,6 +20,7 @@ from quernel.data.sources import split_blocks
 from quernel.estimators.base import KernelEstimator, input_range
 from quernel.estimators.inputs import (
     FitData,
+    Rows,
     check_levels,
     check_training,
     refuse_large,
@@ -311,7 +312,7 @@ class TabularQuantileRegressor(TailsMixin, RegressorMixin, BaseEstimator):
                 f"Shapes are those of the kernel, a part that parts={given!r} does not have. Add 'kernel'."
             )
 
-    def _read_shapes(self, header: Any, rows: ArrayRows) -> Shapes | None:
+    def _read_shapes(self, header: BaseEstimator, rows: ArrayRows) -> Shapes | None:
         """The shapes, whose columns are found among those that validation wrote on the header; None without any."""
         if not has_shapes(self):
             return None
@@ -341,11 +342,11 @@ Index = NDArray[np.integer]
 
 
 def read_rows(
-    header: Any,
+    header: BaseEstimator,
     X: Any,
     y: Any,
     sample_weight: ArrayLike | None,
-    groups: Any,
+    groups: ArrayLike | None,
     max_rows: int,
     rng: np.random.Generator,
 ) -> tuple[ArrayRows, Index | None, AllRows | None]:
@@ -354,14 +355,15 @@ def read_rows(
     Sorting makes the fit independent of the order in which rows are given. Of more than `max_rows` these are a sample,
     and the last result is all of them.
     """
-    source: Any = source_of(X, y, sample_weight)
+    source = source_of(X, y, sample_weight)
     index: Index | None = None
     names = None if source is None or isinstance(source, ArrayRows) else source.names
     if source is not None:
         if groups is not None:
             raise ValueError(f"groups are for arrays and data frames; got a {type(X).__name__}. Leave them out.")
-        sample = source
-        if not isinstance(source, ArrayRows):
+        if isinstance(source, ArrayRows):
+            sample = source
+        else:
             sample, index = sample_rows(source, min(max_rows, source.n_rows), rng.spawn(1)[0])
         X, y, sample_weight = sample.X, sample.y, sample.weight
     rows, target, weight = check_training(header, X, y, sample_weight)
@@ -378,7 +380,7 @@ def read_rows(
     order = np.lexsort(keys[::-1])
     labels = None if labels is None else _number_by_appearance(labels[order])
     found = ArrayRows(rows[order], target[order], None if weight is None else weight[order])
-    if index is not None:
+    if source is not None and index is not None:
         everything = AllRows(partial(_read_pieces, source), source.n_rows, index[order])
         return found, labels, everything if everything.n_rows > len(found.y) else None
     if len(found.y) <= max_rows:
@@ -389,7 +391,7 @@ def read_rows(
     return some, None if labels is None else _number_by_appearance(labels[index]), everything
 
 
-def _read_pieces(source: Any) -> Iterator[Piece]:
+def _read_pieces(source: Rows) -> Iterator[Piece]:
     """All rows of a source, in memory, in files or on Dask workers, block by block."""
     if isinstance(source, ArrayRows):
         for rows in split_blocks(*source.X.shape):
@@ -407,7 +409,7 @@ def _number_by_appearance(labels: Index) -> Index:
     return np.argsort(np.argsort(first))[inverse]
 
 
-def _number_groups(groups: Any, n_rows: int) -> Index:
+def _number_groups(groups: ArrayLike, n_rows: int) -> Index:
     """Number of each row's group (n,)."""
     given = np.asarray(groups)
     if given.shape != (n_rows,):

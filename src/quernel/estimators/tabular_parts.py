@@ -129,8 +129,8 @@ KERNEL_STAGE, RESIDUAL_STAGE, FOREST_STAGE, LAST_STAGE = (
 class PartsOptions:
     """Constants of choosing between parts."""
 
-    judged: int = 4000  # rows that choose weights and calibration, at most
-    leaf_judged: int = 1500  # those of them that choose leaf sizes
+    held_out: int = 4000  # rows that choose weights and calibration, at most
+    leaf_held_out: int = 1500  # those of them that choose leaf sizes
     leaves: tuple[int, ...] = (1, 2, 5, 15, 50)  # leaf sizes among which the held-out loss chooses
     tail_tol: float = 1e-6  # relative duality gap of the scale of the tails
     z_limit: float = 1e6  # |z| is clipped here: residuals of an exact fit, divided by a tiny scale
@@ -288,7 +288,7 @@ def estimate_stages(n_rows: int, n_columns: int, names: Sequence[str]) -> dict[s
 
 
 class _HeldOut:
-    """Training rows on which parts are judged: out of fold m and s, and trees that have not seen a row."""
+    """Training rows on which parts are compared: out of fold m and s, and trees that have not seen a row."""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ class _HeldOut:
         smooth: Array | None,
         grown: dict[str, Forest],
         rng: np.random.Generator,
-        n_rows: int = OPTIONS.judged,
+        n_rows: int = OPTIONS.held_out,
     ) -> None:
         index = rng.permutation(len(rows.y))[:n_rows]
         self.X, self.y, self.weight = rows.X[index], rows.y[index], rows.share()[index]
@@ -311,7 +311,7 @@ class _HeldOut:
 
     def loss(self, parts: Parts, name: str) -> float:
         """Mean pinball loss of one part, on some of the rows."""
-        levels, some = np.array(STACKING.levels), slice(OPTIONS.leaf_judged)
+        levels, some = np.array(STACKING.levels), slice(OPTIONS.leaf_held_out)
         curves = self.quantiles(parts, name, levels, some)
         known = np.isfinite(curves[:, 0])
         if not known.any():

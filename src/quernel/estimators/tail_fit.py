@@ -164,11 +164,11 @@ class Exceedances:
 
     @property
     def size(self) -> float:
-        """Effective number of rows."""
+        """Effective number of rows (Kish): that of equal weights whose mean would vary as much."""
         return float(1 / np.sum(self.share**2))
 
     def target(self, by_spread: bool) -> Array:
-        """Logarithms (n,) of the distances, over the spread or not."""
+        """Logarithms (n,) of the distances, over the spread or not: where curves are far apart, tails are long, too."""
         return self.log_excess - self.log_spread if by_spread and self.log_spread is not None else self.log_excess
 
 
@@ -275,7 +275,10 @@ def _choose_scale(rows: Exceedances, kernel: Kernel | None) -> tuple[_Scale, Arr
 
 
 def _list_kernels(kernel: Kernel | None) -> list[Any]:
-    """Kernels of the scale that are tried: that of the quantiles, and one that does not depend on y."""
+    """Kernels of the scale that are tried: that of the quantiles, and one that does not depend on y.
+
+    Bandwidths learned for the curves need not suit the scale, of which there are far fewer rows to learn them from.
+    """
     if kernel is None:
         return ["gaussian"]
     return [kernel] if isinstance(kernel, Linear) else [kernel, "gaussian"]
@@ -296,7 +299,10 @@ def _scale_model(kernel: Any, loss: GeneralizedPareto, alpha: float, tol: float)
 
 
 def _hold_out(rows: Exceedances, by_spread: bool, features: Array, alphas: Array, loss: GeneralizedPareto) -> Array:
-    """Residuals log(z / scale) of exceedances under scales fitted without them, shape (n_alphas, n)."""
+    """Residuals log(z / scale) of exceedances under scales fitted without them, shape (n_alphas, n).
+
+    In-sample scales follow the exceedances, whose residuals would then look lighter-tailed than new ones.
+    """
     target = rows.target(by_spread)
     design = InMemoryDesign(ArrayRows(features, target, rows.share), features=features)
     problem = Problem(design, loss, 1.0, fit_intercept=True)
@@ -311,7 +317,8 @@ def _fit_shape(residual: Array, rows: Exceedances, shift: float = 0.0) -> tuple[
     """Shape of exceedances e^residual, by maximum likelihood in shape and scale with a penalty, and its interval.
 
     The interval holds the shapes at which the signed root of the likelihood ratio, without penalty and corrected for
-    small samples, is an ordinary value of a normal law around `shift`.
+    small samples, is an ordinary value of a normal law around `shift`. The likelihood is profiled: for every shape of a
+    grid, the scale is the best constant of a convex loss, and a spline interpolates between the shapes.
     """
     low, high = OPTIONS.shapes
     grid = np.linspace(low, high, round((high - low) / OPTIONS.shape_step) + 1)
@@ -336,7 +343,12 @@ def _fit_shape(residual: Array, rows: Exceedances, shift: float = 0.0) -> tuple[
 
 
 def _test_constant_shape(rows: Exceedances, residual: Array, shape: float) -> float:
-    """p-value of the score test that the shape depends neither on the columns nor on the scale."""
+    """p-value of the score test that the shape depends neither on the columns nor on the scale.
+
+    The score is the derivative of each exceedance's log-likelihood in the shape. Under the hypothesis no column
+    explains it, and the explained share of its variance, times the rows, is chi-squared with a degree of freedom for
+    each column. It is a test of Rao's kind: nothing is fitted under the alternative.
+    """
     z, step = np.exp(residual), 1e-4
 
     def likelihood(xi: float) -> Array:

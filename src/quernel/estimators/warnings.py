@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from quernel.data.statistics import column_range
@@ -29,9 +29,9 @@ Array = NDArray[np.floating]
 FAR = 0.25
 # Models that have warned already, with the range of the fit that they warned of: a new fit has another one.
 # Kept here because `predict` must not change the model.
-_warned: WeakKeyDictionary[Any, Array] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[BaseEstimator, Array] = WeakKeyDictionary()
 # Inside `warning_as_one`, the models that have warned; None outside of it, where each model warns for itself.
-_warned_in_group: ContextVar[list[Any] | None] = ContextVar("_warned_in_group", default=None)
+_warned_in_group: ContextVar[list[BaseEstimator] | None] = ContextVar("_warned_in_group", default=None)
 # Whether fits short of `tol` are silent: inside `convergence_not_warned`.
 _silent: ContextVar[bool] = ContextVar("_silent", default=False)
 
@@ -50,7 +50,7 @@ def warning_as_one() -> Iterator[None]:
         _warned_in_group.reset(before)
 
 
-def warn_if_extrapolating(model: Any, X: Array) -> None:
+def warn_if_extrapolating(model: BaseEstimator, X: Array) -> None:
     """Warn if rows of X leave `model.input_range_` (2, d) by more than a quarter of it, once per fit."""
     if _warned.get(model) is model.input_range_:
         return
@@ -74,15 +74,16 @@ def warn_if_extrapolating(model: Any, X: Array) -> None:
         )
 
 
-def warn_if_alpha_is_level(alpha: Any, levels: Array, summary: DataSummary) -> None:
+def warn_if_alpha_is_level(alpha: float | str, levels: Array, summary: DataSummary) -> None:
     """Warn of a ridge weight that was probably meant as a quantile level, as `alpha` is in other packages.
 
     Three conditions must hold: alpha is a round number, as quantile levels are and ridge weights, often powers of ten,
     are not; `quantiles` has its default; and alpha is far above the automatic one for these data, so that the fit is
     next to constant.
     """
-    is_round = not isinstance(alpha, str) and 0.05 <= alpha < 1 and alpha != 0.1 and round(alpha, 3) == alpha
-    if not is_round or levels.tolist() != [0.5]:
+    if isinstance(alpha, str) or levels.tolist() != [0.5]:
+        return
+    if not (0.05 <= alpha < 1 and alpha != 0.1 and round(alpha, 3) == alpha):
         return
     usual = auto_alpha(summary.target_scale, summary.n_rows)
     if alpha > 100 * usual:
@@ -124,7 +125,7 @@ def convergence_not_warned() -> Iterator[None]:
         _silent.reset(before)
 
 
-def warn_not_converged(model: Any, names: list[str], stopped_by: str | None = None) -> None:
+def warn_not_converged(model: BaseEstimator, names: list[str], stopped_by: str | None = None) -> None:
     """Raise a ConvergenceWarning that names the outputs whose relative duality gap is above `tol`.
 
     `names` has one label per output, such as a quantile level; `stopped_by` says why the solver was stopped, if it was.
@@ -148,7 +149,7 @@ def warn_not_converged(model: Any, names: list[str], stopped_by: str | None = No
     )
 
 
-def warn_calibration_stopped(model: Any, n_folds: int, n_wanted: int) -> None:
+def warn_calibration_stopped(model: BaseEstimator, n_folds: int, n_wanted: int) -> None:
     """Warn that the probabilities of a classifier rest on fewer folds than they should, if they do."""
     if n_folds == n_wanted:
         return
@@ -180,7 +181,7 @@ def _name_stop(reason: str) -> str:
     return "a callback" if reason == "callback" else f"the {reason}"
 
 
-def _name_constants(model: Any, names: list[str], short: NDArray[np.bool_]) -> str:
+def _name_constants(model: BaseEstimator, names: list[str], short: NDArray[np.bool_]) -> str:
     """A sentence on the outputs short of `tol` for which the solver found nothing better than a constant, if any."""
     constant = ~model.coef_.any(axis=0)
     if len(constant) != len(names):  # several columns are one problem

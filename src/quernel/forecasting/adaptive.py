@@ -207,7 +207,7 @@ class AdaptiveConformalRegressor(RegressorMixin, BaseEstimator):
 
     def __init__(
         self,
-        estimator: Any = None,
+        estimator: BaseEstimator | None = None,
         coverage: float = 0.9,
         *,
         method: str = "aggregated",

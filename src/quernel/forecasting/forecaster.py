@@ -128,7 +128,7 @@ class QuantileForecaster(BaseEstimator):
         season: int | str | None = None,
         *,
         quantiles: float | ArrayLike = (0.05, 0.5, 0.95),
-        estimator: Any = None,
+        estimator: BaseEstimator | None = None,
         known: Sequence[str] = (),
         time: str = "time",
         target: str | None = None,
@@ -298,7 +298,7 @@ class QuantileForecaster(BaseEstimator):
             X, y, block = X[some], y[some], block[some]
         return X, y, block
 
-    def _make_estimator(self, levels: Array, rng: np.random.Generator) -> Any:
+    def _make_estimator(self, levels: Array, rng: np.random.Generator) -> BaseEstimator:
         if self.estimator is None:
             return TabularQuantileRegressor(random_state=int(rng.integers(2**31)))
         unfitted = clone(self.estimator)
@@ -400,7 +400,7 @@ class QuantileForecaster(BaseEstimator):
             begin = end
         return curves
 
-    def _predict_rows(self, whole: Series, end: int, model: Any, index: Index, levels: Array) -> Array:
+    def _predict_rows(self, whole: Series, end: int, model: BaseEstimator, index: Index, levels: Array) -> Array:
         X, level = self._features(whole, end)
         relative = np.asarray(model.predict(X[index], quantiles=levels), dtype=float).reshape(len(index), -1)
         relative, level = rearrange(relative, levels), level[index][:, None]

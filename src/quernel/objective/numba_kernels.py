@@ -25,7 +25,10 @@ FAST = {"contract", "reassoc", "nsz"}  # sums may be reordered; nan and infinity
 
 @compiled(fastmath=FAST)
 def predict_row(features: Array, i: int, coef: Array, prediction: Array) -> None:
-    """Phi_i'u of one row for all columns, four at a time to share the loads of its features."""
+    """Phi_i'u of one row for all columns, four at a time to share the loads of its features.
+
+    Four running sums are also independent of one another, so that an addition need not wait for the one before.
+    """
     n_columns, n_features = coef.shape
     unrolled = n_columns - n_columns % 4
     for k in range(0, unrolled, 4):
@@ -54,6 +57,9 @@ def screen_rows(
 
     Fills residual, active and dual (0 for active rows). Screened rows are summed into phi_t_dual, mean_dual, constant
     and loss; active rows, with the slope at their residual, into active_phi_t_dual and active_mean_dual.
+
+    With its dual v fixed, a screened row adds  w (v r - conjugate(v))  to the objective, and that is linear in (u, b):
+    however many there are, these sums are all that a solver has to know of them.
     """
     n_columns, n_features = coef.shape
     for i in range(len(share)):
@@ -100,6 +106,10 @@ def screen_active_rows(
     """`screen_rows` for the active rows only, at another fit and with the bands of `active_set.ScreeningBands`.
 
     Clears `active` for the rows that are screened now; only these are summed into phi_t_dual, mean_dual and constant.
+
+    A row has an error of its own, the root of the sum of squares of (phi, 1)'(error, shift) over simulated errors of
+    the fit. It costs as much as a prediction for each of them, and is computed only between the narrowest and the
+    widest band, where it decides.
     """
     n_columns, n_features = coef.shape
     for k in range(n_columns):
@@ -213,6 +223,9 @@ def verify_rows(
     Fills residual and off_segment: screened rows whose residual is off the segment of their dual, and all active rows.
     loss sums the rows on their segment; phi_t_dual and mean_dual sum the active rows; worst_violation is the largest
     distance from a knot of a screened row off its segment.
+
+    A row on the segment of its dual v has v as a subgradient at its residual, so that its Fenchel gap is 0. Only active
+    rows, and screened ones off their segment, can keep the duality gap open.
     """
     n_columns, n_features = coef.shape
     prediction = np.empty(n_columns)
@@ -249,7 +262,10 @@ def verify_rows(
 
 @compiled(fastmath=FAST)
 def phi_t_dual_by_sign(features: Array, weighted: Array, phi_t_positive: Array, phi_t_negative: Array) -> None:
-    """Sum weighted (q, m) times features, positive and negative weights apart."""
+    """Sum weighted (q, m) times features, positive and negative weights apart.
+
+    Duals that have to be balanced are shrunk on one side: the sum of that side is then scaled, without another pass.
+    """
     n_columns, n_features = phi_t_positive.shape
     for i in range(weighted.shape[1]):
         for k in range(n_columns):
@@ -275,7 +291,8 @@ def smoothed_gradient_column(
 ) -> tuple[float, float, float, float, int]:
     """Duals v = clip(r / width + anchor, low, high) of one column of a two-piece loss, and their sums.
 
-    Fills weighted = share sign v; returns mean_dual, positive, loss, fenchel_gap and active of `DualSums`.
+    Fills weighted = share sign v; returns mean_dual, positive, loss, fenchel_gap and active of `DualSums`. The
+    conjugate of the loss max(low r, high r) is 0 on [low, high], where clipping keeps v: the Fenchel gap is loss - v r.
     """
     mean_dual, positive, loss, fenchel_gap, active = 0.0, 0.0, 0.0, 0.0, 0
     scale = 1 / width
@@ -296,7 +313,10 @@ def smoothed_gradient_column(
 
 @compiled(fastmath=FAST)
 def constant_loss_column(target: Array, share: Array, constant: float, low: float, high: float) -> tuple[float, float]:
-    """Mean of a two-piece loss of y - constant, and of |y|, over the rows of one column."""
+    """Mean of a two-piece loss of y - constant, and of |y|, over the rows of one column.
+
+    The second is the size of the numbers whose rounding errors enter the certificate of the best constant.
+    """
     loss, size = 0.0, 0.0
     for i in range(len(target)):
         r = target[i] - constant
@@ -309,7 +329,11 @@ def constant_loss_column(target: Array, share: Array, constant: float, low: floa
 def eval_along_direction_column(
     residual: Array, anchor: Array, change: Array, share: Array, low: float, high: float, width: float, step: float
 ) -> tuple[float, float]:
-    """First and second derivative in `step` of one column's smoothed mean loss at residual - step change."""
+    """First and second derivative in `step` of one column's smoothed mean loss at residual - step change.
+
+    The smoothed loss is a Moreau envelope: its slope is the clipped dual, its second derivative 1 / width where that is
+    not clipped, else 0. So the first derivative is piecewise linear and increasing in the step.
+    """
     slope, curvature = 0.0, 0.0
     scale = 1 / width
     for i in range(len(residual)):
@@ -323,7 +347,10 @@ def eval_along_direction_column(
 
 @compiled()
 def active_rows(at: Array, anchor: Array, low: float, high: float, width: float) -> NDArray[np.intp]:
-    """Indices of the rows whose v is not clipped, at residuals `at`."""
+    """Indices of the rows whose v is not clipped, at residuals `at`.
+
+    Every index is written, and the next one over it if the row is not active: a loop without a branch to mispredict.
+    """
     scale = 1 / width
     found, count = np.empty(len(at), np.intp), 0
     for i in range(len(at)):
@@ -348,7 +375,8 @@ def probe_levels(
 ) -> tuple[float, float]:
     """First and second derivative of the smoothed losses and constraints along a direction, at step `length`.
 
-    curves and change are (N, q), the multipliers v (N, q) and m (N, q - 1).
+    curves and change are (N, q), the multipliers v (N, q) and m (N, q - 1). A constraint f_k <= f_k+1 is smoothed as a
+    loss is: its multiplier is max((f_k - f_k+1) / width + m, 0), and it is curved where that is positive.
     """
     slope, curvature, q = 0.0, 0.0, len(levels)
     for i in range(len(y)):

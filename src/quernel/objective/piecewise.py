@@ -28,7 +28,10 @@ ActiveColumn = tuple[NDArray[np.intp], Array, Array]
 
 
 def applies(loss: Loss, block: Block) -> bool:
-    """Whether the block is long enough, and the loss two-piece, so that the compiled functions apply."""
+    """Whether the block is long enough, and the loss two-piece, so that the compiled functions apply.
+
+    On short blocks the calls, one per column, cost more than the temporary arrays that they save.
+    """
     return len(block.share) >= COMPILED_ROWS and loss.is_two_piece
 
 
@@ -100,7 +103,11 @@ def eval_along_direction(block: Block, state: BlockState, loss: Loss, width: Arr
 def find_active(
     block: Block, state: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
 ) -> list[ActiveColumn]:
-    """The active rows of every column, as in `problem`."""
+    """The active rows of every column, as in `problem`.
+
+    All have the curvature 1 / width, which is what lets Hessians be updated by the rows that come and go. `anchored`
+    columns take the rows whose multipliers are strictly inside their box, as if residuals were 0.
+    """
     from quernel.objective.numba_kernels import active_rows
 
     answers, (low, high) = [], loss.domain
@@ -116,11 +123,12 @@ def find_active(
 
 
 def _column(array: Array, k: int) -> Array:
-    return np.ascontiguousarray(array[:, k])  # no copy: columns are contiguous
+    """One column as the compiled loops take it; row state is in Fortran order, so that nothing is copied."""
+    return np.ascontiguousarray(array[:, k])
 
 
 def _signed_share(block: Block, loss: Loss, k: int) -> Array:
-    """share times sign, for one column."""
+    """share times sign, for one column: a residual falls by sign df where f rises by df."""
     _, sign = loss.margin_transform(block.targets)
     if np.ndim(sign) == 0:
         return block.share
@@ -150,7 +158,8 @@ class SegmentedFit(NamedTuple):
 def off_segment_rows(block: Block, loss: Loss, residual: Array, dual: Array, off_segment: Mask) -> tuple[Array, Array]:
     """Mean loss and mean Fenchel gap loss + conjugate(v) - v r of the marked rows (q, m), off their dual's segment.
 
-    Both of shape (q,). On its segment a row has no Fenchel gap, and its loss is summed by the compiled passes.
+    Both of shape (q,). On its segment a row has no Fenchel gap, and its loss is summed by the compiled passes. The rows
+    here are few, and need not lie on lines: `loss` itself is evaluated, curved pieces included.
     """
     total, fenchel_gap = np.empty((2, len(residual)))
     for k in range(len(residual)):
@@ -170,5 +179,8 @@ def signed_targets(block: Block, loss: Loss) -> tuple[Array, Array]:
 
 
 def shares_target(loss: Loss, block: Block, fit: SegmentedFit) -> bool:
-    """Whether all columns share one target and have two-segment losses, as quantile levels do."""
+    """Whether all columns share one target and have two-segment losses, as quantile levels do.
+
+    Then `screen_rows_together` adds the features of a row once instead of once per level.
+    """
     return not loss.margin and block.target.ndim == 1 and fit.knots.shape[1] == 1 and not np.isnan(fit.slopes).any()

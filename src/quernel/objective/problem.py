@@ -226,7 +226,7 @@ class Problem:
         """The problem with its rows as arrays; raises the ValueError of `DesignMatrix.in_memory` if they are not."""
         return self.on(self.rows.in_memory(reason, instead=instead))
 
-    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: object) -> tuple[Any, Any]:
         """Call function(problem, *args) where the rows live: here, or on the worker that holds its arguments.
 
         The function gets an `InMemoryProblem`, of these rows if they are in memory and of a stub without rows if not.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 
 from quernel import paths
 from quernel.data import ArrayRows, InMemoryDesign
@@ -173,7 +173,7 @@ def fit_and_select(
     return SelectedFit(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
 
 
-def transform_parts(features: Any, parts: Sequence[Array]) -> list[Array]:
+def transform_parts(features: BaseEstimator, parts: Sequence[Array]) -> list[Array]:
     """Features of training, validation and test rows, fitted to the training rows."""
     train, *others = parts
     return [features.fit_transform(train), *(features.transform(part) for part in others)]

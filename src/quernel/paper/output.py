@@ -122,7 +122,7 @@ class OutputFolder:
         return Item(name, caption, _render_html(list(columns), cells, is_text), folded)
 
 
-def format_value(value: Any, spec: str) -> str:
+def format_value(value: object, spec: str) -> str:
     """Format a value for readers: a typographic minus sign, and a dash for a missing value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return MISSING
@@ -131,7 +131,7 @@ def format_value(value: Any, spec: str) -> str:
     return format(value, spec).replace("-", MINUS) if spec else str(value)
 
 
-def _csv_value(value: Any) -> Any:
+def _csv_value(value: object) -> object:
     """Round to ten significant digits: further ones differ between machines and BLAS libraries."""
     if value is None:
         return ""

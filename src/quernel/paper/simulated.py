@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
+from sklearn.base import BaseEstimator
 
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.datasets.simulations import HeteroscedasticQuantile
@@ -114,7 +115,7 @@ class Trial:
         """Slice of the rows on which a fit is evaluated."""
         return slice(self.n_train + N_VALIDATION, None)
 
-    def transform(self, features: Any) -> list[Array]:
+    def transform(self, features: BaseEstimator) -> list[Array]:
         """Features of training, validation and test rows, fitted to the training rows."""
         return transform_parts(features, [self.X[part] for part in (self.train, self.validation, self.test)])
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 
 from quernel.datasets import UsedCars, load_used_cars
 from quernel.features import PivotedCholesky, RandomFeatures
@@ -146,7 +146,7 @@ class Split:
         """Training, validation and test rows."""
         return np.split(self.X, [SETTINGS.n_train, SETTINGS.n_train + SETTINGS.n_validation])
 
-    def transform(self, features: Any) -> list[Array]:
+    def transform(self, features: BaseEstimator) -> list[Array]:
         """Features of training, validation and test rows, fitted to the training rows."""
         return transform_parts(features, self.parts)
 

@@ -17,7 +17,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,12 @@ class UntrustedError(TypeError):
         super().__init__("; ".join(f"{where} is of the untrusted type {name}" for where, name in found[:3]))
 
 
-def type_name(kind: Any) -> str:
+def type_name(kind: type | Callable[..., object]) -> str:
     """Return the name of a class or function as skops writes it."""
     return f"{kind.__module__}.{kind.__name__}"
 
 
-def dump_archive(model: Any, about: Mapping[str, Any]) -> bytes:
+def dump_archive(model: object, about: Mapping[str, object]) -> bytes:
     """Return the archive of an object as skops writes it, with `about` in its schema."""
     import skops.io
 

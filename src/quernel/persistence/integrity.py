@@ -60,7 +60,7 @@ SAMPLES = {
 }
 
 
-def check_model(model: Any, trusted: Collection[str] = ()) -> None:
+def check_model(model: object, trusted: Collection[str] = ()) -> None:
     """Raise ValueError, TypeError, LookupError or AttributeError unless the model is consistent and predicts.
 
     Objects of classes whose names are in `trusted` are not checked.
@@ -79,7 +79,7 @@ def check_model(model: Any, trusted: Collection[str] = ()) -> None:
                     rule(part)
 
 
-def walk_objects(root: Any) -> Iterator[Any]:
+def walk_objects(root: object) -> Iterator[Any]:
     """Yield an object and everything inside it, each once; of containers and attributes, not of plain arrays."""
     seen, stack = {id(root): root}, [root]
     while stack:
@@ -100,13 +100,13 @@ def walk_objects(root: Any) -> Iterator[Any]:
                 stack.append(one)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _attributes(value: object) -> dict[str, Any]:
     """Return the attributes of an instance; none of arrays, classes and functions."""
     is_whole = isinstance(value, np.ndarray | np.ufunc | type | types.FunctionType)
     return {} if is_whole else getattr(value, "__dict__", {})
 
 
-def _check_attributes(value: Any) -> None:
+def _check_attributes(value: object) -> None:
     """Raise if an attribute hides a method of its class."""
     for name in _attributes(value):
         if callable(getattr(type(value), name, None)):
@@ -132,7 +132,7 @@ def _check_dataclass(value: Any) -> None:
     kind(**state)
 
 
-def _check_types(value: Any, state: Mapping[str, Any]) -> None:
+def _check_types(value: object, state: Mapping[str, Any]) -> None:
     """Raise TypeError unless the entries of a state have the types that the class of the value annotates."""
     hints = typing.get_type_hints(type(value), vars(sys.modules[type(value).__module__]))
     for name, item in state.items():
@@ -140,7 +140,7 @@ def _check_types(value: Any, state: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} of {type(value).__name__} is {str(item)[:40]!r}, a {type(item).__name__}")
 
 
-def _matches(value: Any, hint: Any) -> bool:
+def _matches(value: object, hint: Any) -> bool:
     """Whether a value is of an annotated type: of one of a union, with items of the right types."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -394,7 +394,7 @@ def _check_adaptive(model: AdaptiveConformalRegressor) -> None:
         raise TypeError(f"its calibrator is a {type(model.calibrator_).__name__}")
 
 
-def _is_fitted(model: Any) -> bool:
+def _is_fitted(model: object) -> bool:
     """Whether an estimator has fitted attributes; parameters of other estimators have none."""
     return any(name.endswith("_") for name in vars(model))
 

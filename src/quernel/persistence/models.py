@@ -44,7 +44,7 @@ FORMAT = 1
 # Modules whose own classes a model file may contain. Files refer to classes and attributes by name: renaming one makes
 # existing files unreadable.
 MODULES = (
-    *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "multiclass", "splits")),
+    *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "splits")),
     *(f"estimators.{name}" for name in ("tabular", "tabular_parts", "forest_weights", "location_scale", "tails")),
     *("estimators.inference", "estimators.shaped_parts"),
     *(

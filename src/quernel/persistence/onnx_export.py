@@ -23,12 +23,13 @@ from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scale, Scores, conformal_quantile
 from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor, TabularQuantileRegressor
+from quernel.estimators.classifier import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.levels import QuantileFunction, neighbours
-from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
 from quernel.persistence.onnx_graph import (
     Graph,
+    Model,
     Tensor,
     absolute,
     add_all,
@@ -48,7 +49,7 @@ Array = NDArray[np.floating]
 ROUNDING = 1e-6
 
 
-def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False, initial_types: Any = None) -> None:
+def to_onnx(model: Model, path: str | PathLike[str], *, overwrite: bool = False, initial_types: Any = None) -> None:
     """Export a fitted model to an ONNX file, whose outputs are those of `predict` up to rounding.
 
     The graph computes in float64. Its inputs are:
@@ -112,7 +113,7 @@ def declare_inputs(graph: Graph, model: Any) -> Tensor:
     return encode_table(encoder, declare_columns(graph, encoder))
 
 
-def export_model(graph: Graph, model: Any, x: Tensor) -> None:
+def export_model(graph: Graph, model: Model, x: Tensor) -> None:
     """Add the predictions of a model from the matrix x to a graph; raise ValueError if ONNX cannot express them."""
     EXPORTERS[type(model)](graph, model, x)
 
@@ -383,7 +384,7 @@ def median_prediction(model: ConformalQuantileRegressor, x: Tensor) -> Tensor:
     return add_all(medians) / float(len(medians))
 
 
-def _inner_models(model: ConformalQuantileRegressor) -> list[Any]:
+def _inner_models(model: ConformalQuantileRegressor) -> list[BaseEstimator]:
     """Return the fitted models, without FrozenEstimators around them."""
     return [unwrap_frozen(one) for one in model.estimators_]
 

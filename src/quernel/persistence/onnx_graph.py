@@ -18,14 +18,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
+from quernel.conformal.table_model import TableModel
 from quernel.features import (
     LandmarkPredictor,
     Nystroem,
@@ -54,6 +56,7 @@ OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
 # Prefix of the names of intermediate values, so that they cannot clash with names of inputs and outputs.
 PREFIX = "quernel/"
 Shape = tuple[int | None, ...]  # None is the number of rows
+Model: TypeAlias = BaseEstimator | TableModel
 
 
 def import_onnx() -> ModuleType:
@@ -83,12 +86,12 @@ class Graph:
         self.outputs: dict[str, tuple[Tensor, Any, Shape]] = {}
         self._inputs: list[Any] = []
 
-    def input(self, name: str, dtype: Any, shape: Shape) -> Tensor:
+    def input(self, name: str, dtype: DTypeLike, shape: Shape) -> Tensor:
         """Declare an input of this NumPy dtype; None in the shape is the number of rows."""
         self._inputs.append(self._value_info(name, np.dtype(dtype), shape))
         return Tensor(self, name)
 
-    def output(self, name: str, value: Tensor, dtype: Any, shape: Shape) -> None:
+    def output(self, name: str, value: Tensor, dtype: DTypeLike, shape: Shape) -> None:
         """Declare a tensor to be an output of this name."""
         self.outputs[name] = value, np.dtype(dtype), shape
 
@@ -186,7 +189,7 @@ class Tensor:
         index = index if isinstance(index, Tensor) else np.asarray(index, dtype=np.int64)
         return self.graph.apply("Gather", self, index, axis=axis)
 
-    def astype(self, dtype: Any) -> Tensor:
+    def astype(self, dtype: DTypeLike) -> Tensor:
         """Cast to a NumPy dtype."""
         element = self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.graph.apply("Cast", self, to=element)
@@ -229,7 +232,7 @@ Array = NDArray[np.floating]
 FeatureMap = RandomFeatures | PivotedCholesky | Nystroem | LandmarkPredictor | PrecomputedFeatures | TrendFeatures
 
 
-def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
+def onnx_inputs(model: Model, table: Any) -> dict[str, NDArray[Any]]:
     """Compute the inputs of the ONNX graph of a model of tables, for the rows of a table.
 
     Columns are converted as by `predict`, whatever their type: dates and times in any unit and time zone, durations,
@@ -261,7 +264,7 @@ def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
     return {name: column[:, None] for name, column in values.items()}
 
 
-def find_encoder(model: Any) -> TableEncoder | None:
+def find_encoder(model: Model) -> TableEncoder | None:
     """Return the encoder of the tables that a model predicts from; None if it predicts from arrays."""
     if isinstance(model, Pipeline):
         return find_encoder(model.steps[0][1])

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from quernel.conformal.table_model import TableModel
 from quernel.persistence.onnx_export import EXPORTERS, export_model
@@ -51,7 +52,7 @@ def register_converters() -> None:
             skl2onnx.update_registered_converter(kind, alias, _set_types, _convert, parser=_parse)
 
 
-def convert_pipeline(model: Any, initial_types: Any = None) -> Any:
+def convert_pipeline(model: BaseEstimator, initial_types: Any = None) -> Any:
     """Return the ONNX model (a ModelProto) of a fitted model of scikit-learn with estimators of quernel inside."""
     skl2onnx = import_skl2onnx()
     register_converters()
@@ -69,7 +70,7 @@ def convert_pipeline(model: Any, initial_types: Any = None) -> Any:
     return made
 
 
-def _default_inputs(model: Any) -> list[tuple[str, Any]]:
+def _default_inputs(model: BaseEstimator) -> list[tuple[str, Any]]:
     """Return X as float64 or, of a pipeline that begins with an encoder, a column of text or float64 each."""
     from skl2onnx.common.data_types import DoubleTensorType, StringTensorType
 
@@ -80,7 +81,7 @@ def _default_inputs(model: Any) -> list[tuple[str, Any]]:
     return [(column.name, kinds[input_type(column)]([None, 1])) for column in encoder.columns_]
 
 
-def _parse(scope: Any, model: Any, inputs: list[Any], custom_parsers: Any = None) -> list[Any]:  # noqa: ARG001
+def _parse(scope: Any, model: BaseEstimator, inputs: list[Any], custom_parsers: Any = None) -> list[Any]:  # noqa: ARG001
     """Declare a model in the topology of skl2onnx, with the outputs of its exporter."""
     operator = scope.declare_local_operator(f"Quernel{type(model).__name__}", model)
     operator.inputs = inputs

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from quernel.plots.inputs import Floats, predict_interval_with_coverage, predict_quantiles
+from quernel.plots.inputs import Floats, Model, Values, predict_interval_with_coverage, predict_quantiles
 from quernel.plots.style import ACCENT, BAND_DARK, BAND_PALE, LINE, POINT, Display, format_percent
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _QuantileCheck(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: ArrayLike, *, quantiles: ArrayLike | None = None, **options: Any
+        cls, estimator: Model, X: Any, y: ArrayLike, *, quantiles: ArrayLike | None = None, **options: Any
     ) -> Self:
         """Compute the display for a fitted estimator on test data, and plot it.
 
@@ -335,7 +335,7 @@ class IntervalWidthDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator: Any,
+        estimator: Model,
         X: Any,
         y: ArrayLike,
         groups: ArrayLike,
@@ -431,7 +431,7 @@ class IntervalWidthDisplay(Display):
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.01), ncols=3, borderaxespad=0)
 
 
-def _bin_groups(labels: NDArray[Any]) -> tuple[list[str], NDArray[np.intp]]:
+def _bin_groups(labels: Values) -> tuple[list[str], NDArray[np.intp]]:
     """Return the names of the groups, and the index of each row's group, shape (n,).
 
     Numbers of many distinct values are binned at their quantiles; bins that ties leave empty are dropped.

@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from quernel.plots.inputs import (
     GRID,
     Floats,
+    Model,
+    Values,
     convert_grid,
     find_column,
     is_time_of_day,
@@ -130,7 +132,7 @@ def pair_levels(levels: Floats) -> FanParts:
     return FanParts(bands, median, singles)
 
 
-def _draw_points(ax: "Axes", x: NDArray[Any], y: Floats, max_points: int) -> list[Any]:
+def _draw_points(ax: "Axes", x: Values, y: Floats, max_points: int) -> list[Any]:
     """Draw the scatter plot of (a sample of) the rows, and return its legend handle."""
     from matplotlib.lines import Line2D
 
@@ -149,7 +151,7 @@ def _draw_points(ax: "Axes", x: NDArray[Any], y: Floats, max_points: int) -> lis
     return [Line2D([], [], linestyle="", marker="o", markersize=4, color=POINT, markeredgewidth=0, label="data")]
 
 
-def _draw_bands(ax: "Axes", grid: NDArray[Any], curves: Floats, levels: Floats) -> list[Any]:
+def _draw_bands(ax: "Axes", grid: Values, curves: Floats, levels: Floats) -> list[Any]:
     """Fill the bands, outermost first so that inner ones are on top; return their legend handles."""
     bands, filled = pair_levels(levels).bands, []
     for (low, high), colour in zip(bands, shades(len(bands)), strict=True):
@@ -186,7 +188,7 @@ def _add_labels(ax: "Axes", handles: list[Any], x_label: str | None, y_label: st
 
 def _check_arguments(
     x: ArrayLike, y: ArrayLike, grid: ArrayLike, curves: ArrayLike, quantiles: ArrayLike, max_points: int
-) -> tuple[NDArray[Any], Floats, NDArray[Any], Floats, Floats]:
+) -> tuple[Values, Floats, Values, Floats, Floats]:
     """Validate the arguments of `fan_chart`; return x, y, grid, curves and levels as arrays, the grid ascending."""
     levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
     if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)) or np.any(np.diff(levels) <= 0):
@@ -232,9 +234,9 @@ class QuantileFanDisplay(Display):
     ax_, figure_ : matplotlib Axes and Figure, after `plot`
     """
 
-    x: NDArray[Any]
+    x: Values
     y: Floats
-    grid: NDArray[Any]
+    grid: Values
     curves: Floats
     levels: Floats
     x_label: str | None = None
@@ -242,7 +244,7 @@ class QuantileFanDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: ArrayLike, column: int | str, *, ax: "Axes | None" = None, **options: Any
+        cls, estimator: Model, X: Any, y: ArrayLike, column: int | str, *, ax: "Axes | None" = None, **options: Any
     ) -> Self:
         """Compute the display and plot it on `ax`, or a new figure; the other arguments as in `compute`."""
         return cls.compute(estimator, X, y, column, **options).plot(ax=ax)
@@ -266,7 +268,7 @@ class QuantileFanDisplay(Display):
     @classmethod
     def compute(
         cls,
-        estimator: Any,
+        estimator: Model,
         X: Any,
         y: ArrayLike,
         column: int | str,
@@ -366,7 +368,7 @@ def sample_rows(n_rows: int, most: int = AVERAGED_ROWS) -> NDArray[np.intp]:
     return np.sort(np.random.default_rng(0).choice(n_rows, most, replace=False))
 
 
-def average_similar(values: NDArray[Any], curves: Floats, grid: NDArray[Any]) -> Floats:
+def average_similar(values: Values, curves: Floats, grid: Values) -> Floats:
     """Average the curves (n, q) of rows over those whose value of a column (n,) is near each point of a grid, (g, q).
 
     Near are rows with the same category or, where a column has few distinct values, with the same one. Elsewhere rows

@@ -4,16 +4,19 @@ Models are estimators by themselves, in pipelines or in models of tables. Displa
 `Columns.assemble` turns the columns back into what the model takes.
 """
 
+from __future__ import annotations
+
 import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
@@ -24,13 +27,19 @@ from quernel.tables import TableEncoder, TableError, TextColumn
 from quernel.tables.columns import CYCLES, Column
 from quernel.tables.frames import refuse_repeated_names
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Floats = NDArray[np.floating]
+# The entries of a column: numbers (float64), dates and times (datetime64[us]), or categories (object).
+Values = NDArray[Any]
+Model: TypeAlias = BaseEstimator | TableModel
 
 # Coverage of intervals that were not calibrated for one.
 DEFAULT_COVERAGE = 0.9
 
 
-def unwrap_estimator(model: Any) -> Any:
+def unwrap_estimator(model: Model) -> BaseEstimator:
     """Return the fitted estimator inside pipelines, models of tables and frozen estimators; raise if unfitted."""
     while isinstance(model, Pipeline | TableModel | FrozenEstimator):
         if isinstance(model, Pipeline):
@@ -41,7 +50,7 @@ def unwrap_estimator(model: Any) -> Any:
     return model
 
 
-def unwrap_tuned_estimator(model: Any) -> Any:
+def unwrap_tuned_estimator(model: Model) -> BaseEstimator:
     """Return the estimator that was tuned: as `unwrap_estimator`, and also inside a ConformalQuantileRegressor."""
     inner = unwrap_estimator(model)
     if not isinstance(inner, ConformalQuantileRegressor):
@@ -54,7 +63,7 @@ def unwrap_tuned_estimator(model: Any) -> Any:
     return unwrap_tuned_estimator(inner.estimators_[0])
 
 
-def get_input_names(model: Any) -> Any:
+def get_input_names(model: Model) -> Sequence[str] | None:
     """Return the names of the columns that the innermost estimator is given, or None if they have none."""
     if isinstance(model, FrozenEstimator):
         return get_input_names(model.estimator)
@@ -71,7 +80,7 @@ def get_input_names(model: Any) -> Any:
     return getattr(model, "feature_names_in_", None)
 
 
-def predict_quantiles(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
+def predict_quantiles(model: Model, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
     """Predict quantiles; return them, shape (n, q), and their levels (q,). None is all fitted levels."""
     inner = unwrap_estimator(model)
     name = type(inner).__name__
@@ -91,7 +100,7 @@ def predict_quantiles(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[
 
 
 def predict_interval_with_coverage(
-    model: Any, X: Any, coverage: float | None, groups: Any = None, density_ratio: Any = None
+    model: Model, X: Any, coverage: float | None, groups: Any = None, density_ratio: Any = None
 ) -> tuple[Floats, float]:
     """Predict intervals; return them, shape (n, 2), and their nominal coverage.
 
@@ -151,9 +160,9 @@ class Columns:
     """The input columns of a model: names, values of shape (n,), and how to put them together again."""
 
     names: list[str]
-    values: list[NDArray[Any]]
+    values: list[Values]
     """Numbers (float64), dates and times (datetime64[us]), or categories (object)."""
-    assemble: Callable[[Sequence[NDArray[Any]]], Any]
+    assemble: Callable[[Sequence[Values]], Any]
     """Function from a list of columns to an array, data frame or table that the model takes."""
 
     @property
@@ -161,17 +170,17 @@ class Columns:
         """Number of rows."""
         return len(self.values[0])
 
-    def take(self, rows: NDArray[np.intp]) -> list[NDArray[Any]]:
+    def take(self, rows: NDArray[np.intp]) -> list[Values]:
         """Return all columns of the rows at these positions."""
         return [column[rows] for column in self.values]
 
     @cached_property
-    def typical_row(self) -> list[NDArray[Any]]:
+    def typical_row(self) -> list[Values]:
         """One row: the median of numbers and dates, the most frequent category."""
         return [_typical_value(column) for column in self.values]
 
 
-def split_columns(model: Any, X: Any, *, pooled: bool = False) -> Columns:
+def split_columns(model: Model, X: Any, *, pooled: bool = False) -> Columns:
     """Split X into its columns; for a model of tables, only those that it uses.
 
     With `pooled`, categories that such a model does not know are one, "(other)", and missing ones another, "(missing)".
@@ -200,7 +209,7 @@ def find_column(column: int | str, names: list[str]) -> int:
     return int(column)
 
 
-def make_grid(values: NDArray[Any], n_points: int, *, yearly: bool = True) -> NDArray[Any]:
+def make_grid(values: Values, n_points: int, *, yearly: bool = True) -> Values:
     """Return the default grid along a column, in its own type.
 
     Its distinct values if they are few, otherwise n_points between its outer quantiles; the most frequent categories.
@@ -247,7 +256,7 @@ def _seasonal_step(step: float, span: float, unit: float) -> float:
     return fine if fine <= year / 4 else year * np.ceil(step / year)
 
 
-def convert_grid(grid: ArrayLike, values: NDArray[Any]) -> NDArray[Any]:
+def convert_grid(grid: ArrayLike, values: Values) -> Values:
     """Convert a user's grid to the type of the column and sort it; categories keep their order."""
     if values.dtype.kind == "O":
         return np.ravel(np.asarray(grid, dtype=object))
@@ -257,13 +266,13 @@ def convert_grid(grid: ArrayLike, values: NDArray[Any]) -> NDArray[Any]:
     return np.sort(points.astype(values.dtype))
 
 
-def is_time_of_day(dates: NDArray[Any]) -> bool:
+def is_time_of_day(dates: Values) -> bool:
     """Whether datetimes represent times of day: all on 1 January 1970, or missing."""
     observed = drop_missing(dates)
     return bool(len(observed) and np.all(observed.astype("datetime64[D]") == np.datetime64(FIRST_DAY)))
 
 
-def _parse_time(point: Any) -> Any:
+def _parse_time(point: object) -> object:
     """Convert a time of day, or text such as 08:30, to a datetime; anything else is returned as it is."""
     if isinstance(point, str) and ":" in point[:3]:
         try:
@@ -273,26 +282,26 @@ def _parse_time(point: Any) -> Any:
     return datetime.combine(FIRST_DAY, point) if isinstance(point, time) else point
 
 
-def drop_missing(values: NDArray[Any]) -> NDArray[Any]:
+def drop_missing(values: Values) -> Values:
     """Return the values that are not missing; infinite numbers and empty text count as missing."""
     if values.dtype.kind == "O":
         return values[[value is not None and value == value and value != "" for value in values]]
     return values[~np.isnat(values)] if values.dtype.kind == "M" else values[np.isfinite(values)]
 
 
-def to_seconds(dates: NDArray[Any]) -> Floats:
+def to_seconds(dates: Values) -> Floats:
     """Convert datetimes to seconds since 1970, NaN where they are missing."""
     return np.where(np.isnat(dates), np.nan, dates.astype("datetime64[us]").astype(np.int64) / 1e6)
 
 
-def to_dates(seconds: Floats) -> NDArray[Any]:
+def to_dates(seconds: Floats) -> Values:
     """Convert seconds since 1970 to datetimes, NaT where they are not finite."""
     finite = np.isfinite(seconds)
     dates = (1e6 * np.where(finite, seconds, 0)).round().astype(np.int64).astype("datetime64[us]")
     return np.where(finite, dates, np.datetime64("NaT", "us"))
 
 
-def _typical_value(values: NDArray[Any]) -> NDArray[Any]:
+def _typical_value(values: Values) -> Values:
     """Return the median or the most frequent category, shape (1,); a missing value if there are no others."""
     observed = drop_missing(values)
     if len(observed) == 0:
@@ -304,7 +313,7 @@ def _typical_value(values: NDArray[Any]) -> NDArray[Any]:
     return _most_frequent(observed)[:1]
 
 
-def _most_frequent(categories: NDArray[Any]) -> NDArray[Any]:
+def _most_frequent(categories: Values) -> Values:
     """Return the distinct categories, the most frequent first, ties alphabetically; they are compared as text."""
     originals = {str(category): category for category in categories[::-1]}
     counts = Counter(map(str, categories))
@@ -312,20 +321,20 @@ def _most_frequent(categories: NDArray[Any]) -> NDArray[Any]:
     return np.array([originals[text] for text in ranked], dtype=object)
 
 
-def _split_table(model: TableModel, table: Any, *, pooled: bool) -> Columns:
+def _split_table(model: TableModel, table: pa.Table, *, pooled: bool) -> Columns:
     """Split an Arrow table into the columns that a model of tables uses, converted as for its encoder."""
     encoder = model.encoder
     encoder.check_frame(table.schema.empty_table())
     values = [_read_column(column, table[column.name], pooled=pooled) for column in encoder.columns_]
 
-    def assemble(arrays: Sequence[NDArray[Any]]) -> Any:
+    def assemble(arrays: Sequence[Values]) -> pa.Table:
         columns = zip(encoder.columns_, arrays, strict=True)
         return as_arrow({column.name: _to_arrow(column, array, pooled=pooled) for column, array in columns})
 
     return _check_shape(Columns(encoder.inputs, values, assemble), (table.num_rows, len(encoder.inputs)))
 
 
-def _read_column(column: Column, entries: Any, *, pooled: bool) -> NDArray[Any]:
+def _read_column(column: Column, entries: pa.ChunkedArray, *, pooled: bool) -> Values:
     """Convert a column of an Arrow table to float64, datetime64[us] or, for categories, object."""
     if isinstance(column, TextColumn):
         if pooled:
@@ -339,7 +348,7 @@ def _read_column(column: Column, entries: Any, *, pooled: bool) -> NDArray[Any]:
     return to_dates(read) if column.kind in ("date", "time") else read
 
 
-def _to_arrow(column: Column, values: NDArray[Any], *, pooled: bool) -> Any:
+def _to_arrow(column: Column, values: Values, *, pooled: bool) -> pa.Array | Values:
     """Convert the values of a column to what an Arrow table is made of; the inverse of `_read_column`."""
     import pyarrow as pa
 
@@ -351,13 +360,13 @@ def _to_arrow(column: Column, values: NDArray[Any], *, pooled: bool) -> Any:
     return values
 
 
-def _split_array(model: Any, X: Any) -> Columns:
+def _split_array(model: Model, X: Any) -> Columns:
     """Split an array into its columns, named as those that the model was fitted to."""
     matrix = np.asarray(X)
     values = [_to_plain_array(column) for column in matrix.T] if matrix.ndim == 2 else []
     names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(len(values))])
 
-    def assemble(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def assemble(columns: Sequence[Values]) -> Values:
         if any(column.dtype.kind == "O" for column in columns):
             return np.stack([column.astype(object) for column in columns], axis=1)
         return np.stack(columns, axis=1)
@@ -365,7 +374,7 @@ def _split_array(model: Any, X: Any) -> Columns:
     return _check_shape(Columns([str(name) for name in names], values, assemble), matrix.shape)
 
 
-def _to_plain_array(column: Any) -> NDArray[Any]:
+def _to_plain_array(column: Any) -> Values:
     """Convert a column of an array or data frame to float64, datetime64[us] or, for categories, object."""
     kind = getattr(column.dtype, "kind", "O")
     if kind == "M":  # also pandas' dates with a time zone, which NumPy converts to UTC
@@ -391,7 +400,7 @@ def _check_shape(columns: Columns, shape: tuple[int, ...]) -> Columns:
 # Arrow tables
 
 
-def as_arrow(table: Any) -> Any:
+def as_arrow(table: Any) -> pa.Table:
     """Convert Arrow, pandas or polars tables, or a dict of arrays, to an Arrow table."""
     import pyarrow as pa
 
@@ -409,7 +418,7 @@ def as_arrow(table: Any) -> Any:
         raise TableError(f"The table cannot be read: {reason}. Give every column values of one kind.") from error
 
 
-def replace_missing_markers(encoder: TableEncoder, table: Any, *others: str) -> Any:
+def replace_missing_markers(encoder: TableEncoder, table: pa.Table, *others: str) -> pa.Table:
     """Return an Arrow table with an encoder's missing-value markers replaced by null, as in a CSV file.
 
     `others` are numeric columns, besides the inputs, that are treated in the same way.
@@ -422,7 +431,7 @@ def replace_missing_markers(encoder: TableEncoder, table: Any, *others: str) -> 
     return table
 
 
-def _markers_to_null(column: Any, texts: Sequence[str], numbers: Sequence[float]) -> Any:
+def _markers_to_null(column: pa.ChunkedArray, texts: Sequence[str], numbers: Sequence[float]) -> pa.ChunkedArray:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as types

@@ -9,7 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.metrics import pinball_loss
 from quernel.plots.calibration import check_predictions
-from quernel.plots.inputs import Floats, get_input_names, predict_quantiles, split_columns, unwrap_tuned_estimator
+from quernel.plots.inputs import (
+    Floats,
+    Model,
+    get_input_names,
+    predict_quantiles,
+    split_columns,
+    unwrap_tuned_estimator,
+)
 from quernel.plots.style import (
     ACCENT,
     BAND_DARK,
@@ -59,14 +66,16 @@ class PermutationImportanceDisplay(Display):
     loss: float
 
     @classmethod
-    def from_estimator(cls, estimator: Any, X: Any, y: ArrayLike, *, ax: "Axes | None" = None, **options: Any) -> Self:
+    def from_estimator(
+        cls, estimator: Model, X: Any, y: ArrayLike, *, ax: "Axes | None" = None, **options: Any
+    ) -> Self:
         """Compute the display and plot it on `ax`, or a new figure; the other arguments as in `compute`."""
         return cls.compute(estimator, X, y, **options).plot(ax=ax)
 
     @classmethod
     def compute(
         cls,
-        estimator: Any,
+        estimator: Model,
         X: Any,
         y: ArrayLike,
         *,
@@ -147,12 +156,12 @@ class ImportanceDisplay(Display):
     importance: Floats
 
     @classmethod
-    def from_estimator(cls, estimator: Any, *, ax: "Axes | None" = None) -> Self:
+    def from_estimator(cls, estimator: Model, *, ax: "Axes | None" = None) -> Self:
         """Plot the columns of a model fitted with ``bandwidth="learned"``."""
         return cls.compute(estimator).plot(ax=ax)
 
     @classmethod
-    def compute(cls, estimator: Any) -> Self:
+    def compute(cls, estimator: Model) -> Self:
         """Compute the display without drawing it; arguments as in `from_estimator`."""
         names, estimator = get_input_names(estimator), unwrap_tuned_estimator(estimator)
         choice = getattr(estimator, "bandwidth_choice_", None)
@@ -162,9 +171,9 @@ class ImportanceDisplay(Display):
                 "bandwidth='learned' (bandwidths='learned' in a search), on enough rows."
             )
         inverse = 1 / np.array(choice.rounds[choice.best].bandwidth)
-        named = names is not None and len(names) == len(inverse)
-        labels = [str(name) for name in names] if named else [f"column {j}" for j in range(len(inverse))]
-        return cls(labels, inverse / inverse.max())
+        if names is None or len(names) != len(inverse):
+            names = [f"column {j}" for j in range(len(inverse))]
+        return cls([str(name) for name in names], inverse / inverse.max())
 
     def _draw(self, ax: "Axes") -> None:
         order = np.argsort(-self.importance, kind="stable")[:MAX_COLUMNS][::-1]
@@ -206,12 +215,12 @@ class PathDisplay(Display):
     chosen: tuple[int, int]
 
     @classmethod
-    def from_estimator(cls, estimator: Any, *, ax: "Axes | None" = None) -> Self:
+    def from_estimator(cls, estimator: Model, *, ax: "Axes | None" = None) -> Self:
         """Plot the search of a fitted `KernelQuantileRegressorCV`."""
         return cls.compute(estimator).plot(ax=ax)
 
     @classmethod
-    def compute(cls, estimator: Any) -> Self:
+    def compute(cls, estimator: Model) -> Self:
         """Compute the display without drawing it; arguments as in `from_estimator`."""
         estimator = unwrap_tuned_estimator(estimator)
         if not hasattr(estimator, "cv_results_"):
@@ -284,12 +293,12 @@ class FeatureCountDisplay(Display):
     reason: str
 
     @classmethod
-    def from_estimator(cls, estimator: Any, *, ax: "tuple[Axes, Axes] | None" = None) -> Self:
+    def from_estimator(cls, estimator: Model, *, ax: "tuple[Axes, Axes] | None" = None) -> Self:
         """Plot the search of an estimator that was fitted with ``n_components="auto"``."""
         return cls.compute(estimator).plot(ax=ax)
 
     @classmethod
-    def compute(cls, estimator: Any) -> Self:
+    def compute(cls, estimator: Model) -> Self:
         """Compute the display without drawing it; arguments as in `from_estimator`."""
         estimator = unwrap_tuned_estimator(estimator)
         if not hasattr(estimator, "n_components_choice_"):

@@ -48,6 +48,8 @@ OPTIONS = AdmmOptions()
 class _Ridge:
     """argmin over (u, b) of  ridge u'u + mean (target - Phi u - b)^2,  for many targets and ridges on the same rows.
 
+    In the eigenvectors' coordinates a ridge only changes a diagonal: new targets and penalties cost products alone.
+
     By the eigendecomposition of the centred features' Gram matrix (M, M) or, with fewer rows than features, (n, n).
     """
 
@@ -157,7 +159,10 @@ def _initialize(problem: InMemoryProblem, null: NullModel) -> _Columns:
 
 
 def _distances(columns: _Columns, residual: Array, before: Array) -> tuple[Array, Array]:
-    """Primal and dual residual (q,): relative distance of z from the residuals, and change of rho z."""
+    """Primal and dual residual (q,): relative distance of z from the residuals, and change of rho z.
+
+    The stopping rule of Boyd et al. (2011, section 3.3) is on both; here they say when to try a certificate.
+    """
     share = columns.problem.rows.share
     primal = np.sqrt(share @ (residual - columns.z) ** 2) / np.sqrt(share @ columns.z**2 + columns.null.objective**2)
     return primal, np.sqrt(share @ (columns.rho * (columns.z - before)) ** 2)

@@ -84,7 +84,10 @@ class NewtonSystem:
         return self._curvature.scale if positive else 0.0
 
     def corrected(self, rows: Array, h: Array, surplus: Array) -> NewtonSystem:
-        """The system as it was factorized with the rows (m, M) of weights h (m,) more, or fewer where h < 0."""
+        """The system as it was factorized with the rows (m, M) of weights h (m,) more, or fewer where h < 0.
+
+        Corrections are all of the same factor, and none of another correction: rounding errors do not add up.
+        """
         solve = self._solve
         assert isinstance(solve, _CholeskySolver | _CorrectedSolver)
         if self._fit_intercept:
@@ -155,7 +158,7 @@ def _append(values: Array, last: float) -> Array:
 
 
 def _bordered(matrix: Array, border: Array, corner: float) -> Array:
-    """The symmetric matrix [[matrix, border], [border', corner]]."""
+    """The symmetric matrix [[matrix, border], [border', corner]]; the border is that of the constraint sum e = s."""
     size = len(matrix)
     whole = np.empty((size + 1, size + 1))
     whole[:size, :size] = matrix
@@ -191,7 +194,10 @@ def _factorize_positive(build: Callable[[], Array]) -> Callable[[Array], Array]:
 
 
 def _factorize_damped(matrix: Array) -> Callable[[Array], Array]:
-    """The same for a positive semidefinite matrix, scaled to a unit diagonal and damped."""
+    """The same for a positive semidefinite matrix, scaled to a unit diagonal and damped.
+
+    Scaled first, so that damping is as small beside the features of one unit as beside those of another.
+    """
     diagonal = np.diag(matrix)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * np.outer(scale, scale)
@@ -201,7 +207,7 @@ def _factorize_damped(matrix: Array) -> Callable[[Array], Array]:
 
 @dataclass(frozen=True, eq=False)
 class _ScaledSolver:
-    """Solves S A S y = S right by a solver of S A S, and returns S y."""
+    """Solves A x = right by a solver of S A S: x = S (S A S)^-1 S right."""
 
     solve: Callable[[Array], Array]
     scale: Array
@@ -302,7 +308,7 @@ class BlockTridiagonal:
                 carried = _eliminate(factor, coupling)
 
     def solve(self, right: Array) -> Array:
-        """Hessian^-1 right, (M + 1, q)."""
+        """Hessian^-1 right, (M + 1, q): forwards over the levels, eliminating each from the next, and back."""
         answer = right.copy()
         for k, factor in enumerate(self._factors):
             if k:
@@ -325,12 +331,12 @@ def _weighted_rows(features: Array, fit_intercept: bool, weight: Array) -> Array
 
 
 def _compress_rows(rows: Array) -> Array:
-    """At most M + 1 rows with the same Gram matrix, by QR."""
+    """At most M + 1 rows with the same Gram matrix, by QR: constraints that are active may be more than that."""
     return np.asarray(np.linalg.qr(rows, mode="r")) if len(rows) > rows.shape[1] else rows
 
 
 def _block(rows: Array, alpha: float, fallback: float) -> Array:
-    """2 alpha I + rows'rows (lower triangle); no ridge on the intercept."""
+    """2 alpha I + rows'rows (lower triangle); no ridge on the intercept, which is not penalised."""
     block = dsyrk(1.0, rows.T, lower=1)
     block[np.diag_indices(len(block) - 1)] += 2 * alpha
     if block[-1, -1] == 0:  # no active row: keep the intercept determined
@@ -339,7 +345,10 @@ def _block(rows: Array, alpha: float, fallback: float) -> Array:
 
 
 def _eliminate(factor: Array, coupling: Array) -> Array:
-    """C'T, where C C' = I - T A^-1 T' and A = factor factor'."""
+    """C'T, where C C' = I - T A^-1 T' and A = factor factor'.
+
+    A contains T'T, so that T A^-1 T' is below the identity, and the Cholesky factor C exists.
+    """
     if len(coupling) == 0:
         return coupling
     inner = dtrsm(1.0, factor, coupling.T, lower=1)
@@ -435,7 +444,7 @@ class ActiveGram:
         self.total = float(self._share[active].sum())
 
     def _add(self, index: Index, sign: float, threads: int) -> None:
-        """Add these rows, or subtract them; many of them on several threads."""
+        """Add these rows, or subtract them; many of them on several threads, each with sums of its own."""
         parts = np.array_split(index, threads) if len(index) > threads * GATHERED else [index]
         sums = [(self.gram, self.cross), *((np.zeros_like(self.gram), np.zeros_like(self.cross)) for _ in parts[1:])]
         parallel_map(lambda k: self._add_to(*sums[k], parts[k], sign), range(len(parts)), len(parts))
@@ -444,7 +453,11 @@ class ActiveGram:
             self.cross += cross
 
     def _add_to(self, gram: Array, cross: Array, index: Index, sign: float) -> None:
-        """Add the rows at `index` to these sums, in place."""
+        """Add the rows at `index` to these sums, in place.
+
+        By symmetric rank-k updates, half the work of general products. Weights are one factor where all rows have the
+        same, and go into the rows otherwise, as roots; the sign stays outside of them.
+        """
         for start in range(0, len(index), GATHERED):
             some = index[start : start + GATHERED]
             share, rows = self._share[some], self.take(some)

@@ -112,7 +112,7 @@ class _Descent:
         self.work = np.array([steps, self.state.sweeps])
 
     def _scale(self, sums: MultinomialSums) -> float:
-        """max(F, F0 / 1000), the scale of relative gaps."""
+        """max(F, F0 / 1000), the scale of relative gaps, as for every other loss."""
         return max(self.problem.objective(sums, self.coef), self.null / 1000)
 
     def _dual_residual(self, sums: MultinomialSums) -> float:
@@ -158,7 +158,11 @@ class _Descent:
         return max(sums.fenchel_gap, 0.0) + hidden + residual**2 / (4 * problem.alpha)
 
     def _step(self, sums: MultinomialSums, solver: Callable[[Point], Point]) -> None:
-        """One Newton step with exact line search."""
+        """One Newton step with exact line search.
+
+        Full steps may overshoot far from the solution, where the softmax saturates. Scores change linearly along the
+        direction, so that a probe costs O(n K), and no product with the features.
+        """
         problem, state = self.problem, self.state
         slope = _center(sums.mean_dual) * problem.fit_intercept
         descent = (sums.phi_t_dual - 2 * problem.alpha * self.coef, slope)  # minus the gradient
@@ -177,7 +181,11 @@ class _Descent:
 
 
 def _preconditioner(gram: Array, curvature: float, problem: MultinomialProblem) -> Callable[[Point], Point]:
-    """A function that solves (2 alpha I + curvature gram) X = right for every class, by one Cholesky factor."""
+    """A function that solves (2 alpha I + curvature gram) X = right for every class, by one Cholesky factor.
+
+    Bohning (1992) bounds the Hessian by such a product of a Gram matrix, with 1/2 for the curvature; the mean of p (1 -
+    p) comes closer, and conjugate gradients need no bound. The last diagonal entry is kept from 0 for the intercepts.
+    """
     M = len(gram) - 1
     matrix = curvature * gram
     matrix.flat[:: M + 2] += np.append(np.full(M, 2 * problem.alpha), 1e-12 * curvature)
@@ -198,7 +206,11 @@ def _center(intercept: Array) -> Array:
 
 
 def _direction(problem: MultinomialProblem, state: RowState, descent: Point, solver: Callable[[Point], Point]) -> Point:
-    """The Newton direction, by preconditioned conjugate gradients."""
+    """The Newton direction, by preconditioned conjugate gradients.
+
+    Inexact (Dembo, Eisenstat and Steihaug 1982): the tolerance falls with the gradient's norm, so that few products are
+    spent far from the solution, and convergence is superlinear near it.
+    """
     x: Point = (np.zeros_like(descent[0]), np.zeros_like(descent[1]))
     r, z = descent, solver(descent)
     p, first = z, _dot(descent, z)
@@ -220,7 +232,7 @@ def _direction(problem: MultinomialProblem, state: RowState, descent: Point, sol
 
 
 def _dot(a: Point, b: Point) -> float:
-    """Inner product of two points (coef, intercept)."""
+    """Inner product of two points (coef, intercept), over all classes."""
     return float(np.sum(a[0] * b[0]) + a[1] @ b[1])
 
 
@@ -307,7 +319,10 @@ def _log_shares(shares: Array) -> Array:
 
 
 def _log_sum_exp(score: Array) -> tuple[Array, Array]:
-    """log sum exp of each row of (m, K) in two parts: its largest score, and what the others add, with all digits."""
+    """log sum exp of each row of (m, K) in two parts: its largest score, and what the others add, with all digits.
+
+    The loss of a row that is fitted well is the second part alone, which the sum of both would round away.
+    """
     highest = score.argmax(axis=1)[:, None]
     top = np.take_along_axis(score, highest, axis=1)
     others = np.exp(score - top)
@@ -322,7 +337,7 @@ def _scores(block: Block, args: tuple[Array, Array]) -> Array:
 
 
 def _set_scores(block: Block, state: BlockState, args: tuple[Array, Array]) -> None:
-    """Store scores and their softmax."""
+    """Store scores and their softmax, of which gradient and Hessian-vector products are made."""
     state["score"] = _scores(block, args)
     state["probability"] = softmax(state["score"], axis=1)
 
@@ -349,7 +364,7 @@ def _gradient_block(
 
 
 def _gram_block(block: Block, state: BlockState, args: None) -> tuple[Array, float]:  # noqa: ARG001
-    """Weighted Gram matrix of (phi, 1), and the sum of mean p (1 - p)."""
+    """Weighted Gram matrix of (phi, 1), and the sum of mean p (1 - p), the diagonal of diag(p) - p p'."""
     weighted, probability = block.features * block.share[:, None], state["probability"]
     M = block.features.shape[1]
     gram = np.empty((M + 1, M + 1))
@@ -372,7 +387,10 @@ def _set_direction_block(block: Block, state: BlockState, args: tuple[Array, Arr
 
 
 def _eval_along_direction_block(block: Block, state: BlockState, step: float) -> tuple[float, float]:
-    """First and second derivative of the mean loss at scores f + step change."""
+    """First and second derivative of the mean loss at scores f + step change.
+
+    Of log sum exp these are mean and variance of the change under the softmax.
+    """
     change = state["change"]
     probability = softmax(state["score"] + step * change, axis=1)
     mean = np.sum(probability * change, axis=1)

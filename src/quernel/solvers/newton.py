@@ -281,7 +281,7 @@ def solve_in_basis(
 
 
 def _all_columns(columns: _Columns, best: BestIterate) -> tuple[Array, Array]:
-    """Current coefficients and intercepts of all columns, converged or not."""
+    """Current coefficients and intercepts of all columns: the best of those that have left, the present of others."""
     coef, intercept = best.coef.copy(), best.intercept.copy()
     coef[:, columns.index], intercept[columns.index] = columns.coef, columns.intercept
     return coef, intercept
@@ -318,7 +318,7 @@ def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Co
 
 
 def _active_grams(problem: Problem, null: NullModel) -> list[ActiveGram | None]:
-    """Sums that each column's Hessians are updated from, or None."""
+    """Sums that each column's Hessians are updated from, or None: the first step adds all active rows to empty ones."""
     if not _can_update(problem, null):
         return [None] * problem.n_columns
     rows = problem.rows.in_memory("Active rows are summed")
@@ -335,7 +335,10 @@ def _can_update(problem: Problem, null: NullModel) -> bool:
 
 
 def _drop_if_smooth(problem: Problem, width: Array) -> Array:
-    """The width (q,), or 0 where the loss itself is about as smooth."""
+    """The width (q,), or 0 where the loss itself is about as smooth.
+
+    Without smoothing, duals are slopes of the loss, the Fenchel gap is 0, and multiplier steps are over.
+    """
     return np.where(width > OPTIONS.min_width_ratio * problem.loss.smoothing_width, width, 0.0)
 
 

@@ -138,7 +138,7 @@ def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
         ) from error
 
 
-def _agree(known: Any, value: Any) -> bool:
+def _agree(known: object, value: object) -> bool:
     """Whether two entries of fingerprints are equal; lists of numbers up to rounding, relative to their largest."""
     if not isinstance(value, list) or not isinstance(known, list) or len(known) != len(value):
         return bool(known == value)

@@ -22,10 +22,10 @@ from quernel.data import (
     DaskDesign,
     DaskRows,
     InMemoryDesign,
+    MappedRows,
     MemmapRows,
     RowSource,
     SelectedRows,
-    ShiftedRows,
     StreamedDesign,
     statistics,
 )
@@ -52,7 +52,7 @@ SOME = 1000
 NEAR = 1e-4
 
 
-OutOfCoreSource = MemmapRows | SelectedRows | ShiftedRows | DaskRows | RowSource
+OutOfCoreSource = MappedRows | MemmapRows | SelectedRows | DaskRows | RowSource
 
 # Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
 SAMPLE = 4000
@@ -305,21 +305,16 @@ def summarize_rows(source: ArrayRows | OutOfCoreSource) -> DataSummary:
 
 def shift_target(source: Any, centre: float) -> Any:
     """The same out-of-core source with y - centre for y."""
-    if not isinstance(source, DaskRows):
-        return ShiftedRows(source, centre)
-    shifted = DaskRows(source.X, source.y - centre, source.weight)
-    shifted.names = source.names
-    return shifted
+    if isinstance(source, DaskRows):
+        return source.derive(source.X, source.y - centre, source.weight)
+    return MappedRows(source, lambda y, weight: (y - centre, weight), weighted=source.weighted)
 
 
 def _drop_zero_weight(source: Any) -> Any:
     """The same source without rows of weight 0."""
     if isinstance(source, DaskRows):
         assert source.weight is not None  # unweighted rows all count
-        counts = source.weight > 0
-        some = DaskRows(source.X[counts], source.y[counts], source.weight[counts])
-        some.names = source.names
-        return some
+        return source.select(source.weight > 0)
     return SelectedRows(source, positive_weight_mask(source))
 
 

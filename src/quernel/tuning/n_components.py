@@ -166,13 +166,16 @@ class _MappedRows:
 
 
 def _split_half(sample: ArrayRows) -> tuple[ArrayRows, ArrayRows]:
-    """Random halves (train, held_out) with a fixed seed."""
+    """Random halves (train, held_out) with a fixed seed; the sample is sorted by values, whatever the order of rows."""
     order = np.random.default_rng(1).permutation(sample.n_rows)
     return take_rows(sample, np.sort(order[::2])), take_rows(sample, np.sort(order[1::2]))
 
 
 def _drop_single_class_columns(train: ArrayRows, held_out: ArrayRows, loss: Loss) -> tuple[ArrayRows, ArrayRows, Loss]:
-    """Drop the one-vs-rest columns in which the training rows have only one label, from rows and loss."""
+    """Drop the one-vs-rest columns in which the training rows have only one label, from rows and loss.
+
+    A constant fits them exactly: their held-out loss would say nothing of the number of features.
+    """
     y = train.y.reshape(train.n_rows, -1)
     columns = np.flatnonzero(y.min(axis=0) < y.max(axis=0))
     train, held_out = (
@@ -195,7 +198,10 @@ def _losses(
 
 
 def _mean_and_error(values: Array, share: Array) -> tuple[float, float]:
-    """Weighted mean and its standard error  sqrt(sum_i share_i^2 (v_i - mean)^2)."""
+    """Weighted mean and its standard error  sqrt(sum_i share_i^2 (v_i - mean)^2).
+
+    Of paired differences, in which most of the noise of single losses cancels.
+    """
     mean = share @ values
     return float(mean), float(np.sqrt(share**2 @ (values - mean) ** 2))
 
@@ -224,4 +230,5 @@ def _reason_not_converged(trials: list[Trial], limited_by: str) -> str:
 
 
 def _format_cell(value: float | None) -> str:
+    """A number to four digits, or nothing."""
     return "" if value is None else f"{value:.4g}"

@@ -78,7 +78,10 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: 
 def as_result(
     apart: Result, whole: NoncrossingProblem, found: Point, order: Index, rows: Index, share: Array, tol: float
 ) -> Result:
-    """The fit of the levels in ascending `order` as a result, in the order of the separate fits `apart`."""
+    """The fit of the levels in ascending `order` as a result, in the order of the separate fits `apart`.
+
+    Its duals are e_k over the rows' shares: u_k = Phi'(w e_k) / (2 alpha W) at the optimum, as for a separate level.
+    """
     dual = np.zeros_like(apart.dual)
     dual[np.ix_(rows, order)] = whole.weighted_dual(found.duals)[: len(rows)] / share[rows, None]
     back, rel = np.argsort(order), relative(found.gap, found.objective, whole.null)
@@ -91,7 +94,10 @@ def as_result(
 def build_problem(
     problem: InMemoryProblem, null: Array, order: Index, rows: Index, points: Array | None
 ) -> NoncrossingProblem:
-    """The constrained problem: levels in ascending order, over the rows with positive weight and the further points."""
+    """The constrained problem: levels in ascending order, over the rows with positive weight and the further points.
+
+    A further point is a row of share 0, so that its loss counts nothing and its constraints count as an average row's.
+    """
     features, y, share = problem.rows.as_array("Joint levels"), problem.rows.target, problem.rows.share
     if len(rows) < len(y):
         features, y, share = features[rows], y[rows], share[rows]
@@ -109,7 +115,7 @@ def build_problem(
 
 
 def separate_point(whole: NoncrossingProblem, apart: Result, rows: Index) -> Point:
-    """The separate fits as a starting point, with constraint multipliers 0."""
+    """The separate fits as a starting point, with constraint multipliers 0: optimal wherever they do not cross."""
     v = np.zeros((len(whole.y), len(whole.levels)))
     v[: len(rows)] = apart.dual[rows]
     duals = Duals(v, np.zeros((len(v), len(whole.levels) - 1)))
@@ -123,7 +129,10 @@ def find_crossings(problem: NoncrossingProblem, point: Point) -> Mask:
 
 
 def _solve_runs(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:
-    """Solve runs of crossing neighbours jointly, and repeat: levels that moved may cross others that did not before."""
+    """Solve runs of crossing neighbours jointly, and repeat: levels that moved may cross others that did not before.
+
+    Links are never taken back, so that there are at most q - 1 repetitions.
+    """
     point, linked = start, np.zeros(len(whole.levels) - 1, dtype=bool)
     while not stop_requested() and np.any(new := find_crossings(whole, point) & ~linked):
         linked |= new
@@ -149,7 +158,10 @@ def _best_of(whole: NoncrossingProblem, point: Point, start: Point, constants: A
 
 
 def runs(linked: Mask) -> list[slice]:
-    """Maximal runs of linked neighbours, as slices; a level without links is a run of its own."""
+    """Maximal runs of linked neighbours, as slices; a level without links is a run of its own.
+
+    Constraints between two runs have multiplier 0, so that the gap of the whole is the sum of theirs.
+    """
     ends = [0, *(np.flatnonzero(~linked) + 1), len(linked) + 1]
     return [slice(int(first), int(last)) for first, last in pairwise(ends)]
 
@@ -309,7 +321,7 @@ def _to_features(basis: Array | None, coef: Array) -> Array:
 
 
 def _gap_within(problem: NoncrossingProblem, iterate: _Iterate, duals: Duals) -> float:
-    """The duality gap of the problem within the basis."""
+    """The gap of the problem within the basis: if it is closed and that of the whole is not, the basis is too small."""
     return float(certify(problem, iterate.coef, iterate.intercept, duals, np.zeros(len(problem.levels), int)).gap.sum())
 
 
@@ -319,7 +331,7 @@ def _inner(
     """Newton steps on the smoothed problem; returns the iterate, the last Newton system and the number of steps.
 
     The system is None where it could not be factorized any more. The first direction uses the rows whose multipliers
-    are strictly inside their box.
+    are strictly inside their box: those active at the new, smaller width would be few, and the step far too long.
     """
     system = None
     for step in range(max_steps):
@@ -366,7 +378,10 @@ def _inner_converged(evaluation: _Evaluation, system: BlockTridiagonal, goal: fl
 
 
 def _find_active_rows(problem: NoncrossingProblem, curves: Array, anchors: Duals, reach: Array) -> Index:
-    """Rows whose multipliers are not clipped, and those within `reach` (N,) of a kink or a crossing."""
+    """Rows whose multipliers are not clipped, and those within `reach` (N,) of a kink or a crossing.
+
+    The duals of all others are at an end of their box, and stay there unless a curve moves by more than that.
+    """
     inside, pressed, _ = _active(problem, anchors)
     apart = -crossing(curves).max(axis=1, initial=-np.inf)
     nearest = np.minimum(np.abs(problem.y[:, None] - curves).min(axis=1), apart)
@@ -374,7 +389,10 @@ def _find_active_rows(problem: NoncrossingProblem, curves: Array, anchors: Duals
 
 
 def _restrict(problem: NoncrossingProblem, rows: Index, coef: Array, evaluation: _Evaluation) -> NoncrossingProblem:
-    """The problem of these rows, with the gradient of the others fixed at the evaluated duals."""
+    """The problem of these rows, with the gradient of the others fixed at the evaluated duals.
+
+    It is exact while these duals stay clipped: clipped duals do not depend on the curves.
+    """
     restricted = problem.at(rows)
     own = restricted.gradient(coef, evaluation.duals.at(rows))
     return replace(restricted, screened_gradient=evaluation.gradient - own)
@@ -400,7 +418,11 @@ def _system(problem: NoncrossingProblem, active: Active, width: float) -> BlockT
 
 
 def _linear_model(problem: NoncrossingProblem, iterate: _Iterate, anchors: Duals, width: float) -> tuple[Duals, Active]:
-    """Duals linearised at the multipliers, as if those inside their box were never clipped, and these rows' masks."""
+    """Duals linearised at the multipliers, as if those inside their box were never clipped, and these rows' masks.
+
+    Multipliers near the solution are at an end of the box for the rows that will end there: which rows are active is
+    known before the width is small enough for residuals to tell. Crossings join, although their multiplier is still 0.
+    """
     inside, pressed, held = _active(problem, anchors)
     curves, s = iterate.curves, anchors.s
     pressed = pressed | (crossing(curves) > 0)
@@ -421,7 +443,10 @@ def _exact_step(
     width: float,
     first_slope: float,
 ) -> float:
-    """Exact line search: the step length at which the derivative of the smoothed sum vanishes."""
+    """Exact line search: the step length at which the derivative of the smoothed sum vanishes.
+
+    The sum is convex and piecewise quadratic along the direction, and a probe costs no product with the features.
+    """
     from quernel.objective.numba_kernels import probe_levels
 
     ridge = 2 * problem.alpha @ np.sum(iterate.coef * move[:-1], axis=0)
@@ -429,7 +454,7 @@ def _exact_step(
     square = 2 * problem.alpha @ np.sum(move[:-1] ** 2, axis=0)
     rows, shapes = (problem.y, problem.share, problem.constraint_weight, problem.levels), problem.shapes
     if shapes is not None:
-        slack, slack_change = problem.slack(iterate.coef, iterate.intercept), shapes.change(move[:-1], move[-1])
+        slack, slack_change = problem.slack(iterate.coef, iterate.intercept), shapes.apply(move[:-1], move[-1])
 
     def derivatives(length: Array) -> tuple[Array, Array]:
         slope, curvature = probe_levels(*rows, iterate.curves, change, anchors.v, anchors.m, width, float(length[0]))
@@ -446,6 +471,7 @@ def _first_width(problem: NoncrossingProblem, curves: Array) -> float:
     """Median over levels of the absolute residual below which there are `band_rows_per_feature` rows per feature.
 
     At least `min_first_width` of the standard deviation of y: interpolating curves have residuals of rounding error.
+    With fewer active rows than features a Newton step would be determined by the ridge alone in some directions.
     """
     rows = problem.share > 0
     y, size = problem.y[rows], np.abs(problem.y[rows, None] - curves[rows])
@@ -455,7 +481,10 @@ def _first_width(problem: NoncrossingProblem, curves: Array) -> float:
 
 
 def _min_width(problem: NoncrossingProblem) -> float:
-    """The width at which the ridge is `condition` times the largest contribution of one row's constraints."""
+    """The width at which the ridge is `condition` times the largest contribution of one row's constraints.
+
+    Below, the ridge would be lost beside these in the sums, and Newton directions be rounding error.
+    """
     weight, squares = problem.constraint_weight, np.einsum("ij,ij->i", problem.features, problem.features)
     size = float(weight @ squares) / weight.sum()
     return OPTIONS.condition * size * float(weight.max()) / (2 * float(problem.alpha.min()))

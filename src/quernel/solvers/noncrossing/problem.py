@@ -37,11 +37,12 @@ SHAPE_ROUNDING = 1e-14
 
 
 def crossing_tolerance(y: Array, share: Array) -> float:
-    """By how much curves without intercepts may cross."""
+    """By how much curves without intercepts may cross: nothing could move them apart by what rounding leaves."""
     return CROSSING_TOLERANCE * float(np.sqrt(share @ (y - share @ y) ** 2))
 
 
 def _no_multipliers() -> Array:
+    """The multipliers of no shapes."""
     return np.zeros((0, 0))
 
 
@@ -86,14 +87,14 @@ class ShapeRows:
 
     def slack(self, coef: Array, intercept: Array) -> Array:
         """C u_k + d b_k - e, (c, q)."""
-        return self.change(coef, intercept) - self.target[:, None]
+        return self.apply(coef, intercept) - self.target[:, None]
 
-    def change(self, coef: Array, intercept: Array) -> Array:
+    def apply(self, coef: Array, intercept: Array) -> Array:
         """C u_k + d b_k, (c, q)."""
         return self.rows[:, :-1] @ coef + np.outer(self.rows[:, -1], intercept)
 
-    def force(self, multipliers: Array) -> Array:
-        """weight (C, d)'s, (M + 1, q)."""
+    def apply_transpose(self, multipliers: Array) -> Array:
+        """weight (C, d)'s, (M + 1, q): what multipliers take from the gradient in coefficients and intercepts."""
         return self.weight * (self.rows.T @ multipliers)
 
 
@@ -137,7 +138,10 @@ class NoncrossingProblem:
         return replace(self, levels=self.levels[run], alpha=self.alpha[run], null=self.null[run], shapes=shapes)
 
     def project(self, basis: Array | None) -> NoncrossingProblem:
-        """The problem in the coordinates z of u = B z; no basis leaves it as it is."""
+        """The problem in the coordinates z of u = B z; no basis leaves it as it is.
+
+        B has orthonormal columns, so that |u| = |z|: the penalty is the same.
+        """
         if basis is None:
             return self
         assert self.shapes is None
@@ -168,7 +172,7 @@ class NoncrossingProblem:
         return self.loss(curves) + self.alpha * np.sum(coef**2, axis=0)
 
     def scale(self, objective: Array) -> Array:
-        """max(F, F0 / 1000) (q,), the scale of relative gaps."""
+        """max(F, F0 / 1000) (q,), the scale of relative gaps: where F is tiny beside F0, its digits do not count."""
         return np.maximum(objective, self.null / 1000)
 
     def slack(self, coef: Array, intercept: Array) -> Array:
@@ -194,7 +198,8 @@ class NoncrossingProblem:
     def fenchel_gap(self, curves: Array, slack: Array, duals: Duals) -> tuple[float, float, float]:
         """sum_k mean(loss(r_k) - v_k r_k),  sum_k mean m_k (f_k+1 - f_k)  and  weight sum_k s_k'slack_k.
 
-        The second is negative where levels cross, the third where shapes are violated.
+        The second is negative where levels cross, the third where shapes are violated. The last two vanish at the
+        solution (complementary slackness): a constraint is tight, or its multiplier is 0.
         """
         fitted = np.sum(self.share @ (duals.v * (self.y[:, None] - curves)))
         complementarity = np.sum(self.constraint_weight @ (duals.m * crossing(curves)))
@@ -210,7 +215,7 @@ class NoncrossingProblem:
         """Gradient of the sum over levels in (u_k, b_k), (M + 1, q)."""
         gradient = self.screened_gradient - self.apply_phi_t(self.weighted_dual(duals))
         gradient[:-1] += 2 * self.alpha * coef
-        return gradient if self.shapes is None else gradient - self.shapes.force(duals.s)
+        return gradient if self.shapes is None else gradient - self.shapes.apply_transpose(duals.s)
 
     def dual_residual(self, gradient: Array) -> float:
         """sum_k alpha |u_k - Phi'(w e_k) / (2 alpha W)|^2."""
@@ -281,13 +286,19 @@ def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: D
 
 
 def share_of_interior(shapes: ShapeRows, coef: Array, intercept: Array) -> float:
-    """The part t in [0, 1] of the interior's curves with which  (1 - t) f + t interior  satisfies all constraints."""
+    """The part t in [0, 1] of the interior's curves with which  (1 - t) f + t interior  satisfies all constraints.
+
+    The constraints are linear, so that the slack of the mixture is the mixture of the slacks.
+    """
     own, inner = shapes.slack(coef, intercept), shapes.slack(*shapes.interior)
     return share_to_mix(own, inner, coef, intercept)
 
 
 def share_to_mix(own: Array, inner: Array, coef: Array, intercept: Array) -> float:
-    """The least t in [0, 1] with  (1 - t) own + t inner >= 0  up to rounding, for slacks (c, q); 1 if there is none."""
+    """The least t in [0, 1] with  (1 - t) own + t inner >= 0  up to rounding, for slacks (c, q); 1 if there is none.
+
+    A slack that is short by s asks for  t = s / (s + inner).
+    """
     reach = np.sqrt(np.sum(coef**2, axis=0)) + np.abs(intercept)
     short = np.maximum(SHAPE_ROUNDING * reach - own, 0)
     held = short > 0
@@ -337,10 +348,13 @@ def _rounding_errors(
 
 
 def _balance_duals(problem: NoncrossingProblem, duals: Duals) -> Array:
-    """v moved towards an end of its box, all rows of a level by the same share, until mean e_k = 0."""
+    """v moved towards an end of its box, all rows of a level by the same share, until mean e_k = 0.
+
+    A convex combination with the end keeps every v in its box, wherever it is; the multipliers stay as they are.
+    """
     surplus = problem.weighted_dual(duals).sum(axis=0)
     if problem.shapes is not None:
-        surplus = surplus + problem.shapes.force(duals.s)[-1]
+        surplus = surplus + problem.shapes.apply_transpose(duals.s)[-1]
     end = np.where(surplus > 0, problem.levels - 1, problem.levels)
     room = problem.share @ duals.v - end * problem.share.sum()
     part = np.divide(surplus, room, out=np.zeros_like(room), where=room != 0)

@@ -174,6 +174,7 @@ class _Search:
         return self._finish(point, slack)
 
     def _is_solved(self, point: Point) -> bool:
+        """Whether the point's gap is within the tolerance, for every level."""
         return bool(np.all(point.gap <= self.tol * self.whole.scale(point.objective)))
 
     def _crossing(self, point: Point) -> NDArray[np.bool_]:
@@ -185,7 +186,7 @@ class _Search:
     def _violated(self, point: Point, slack: Array) -> tuple[Index, float]:
         """Violated constraints that are to join the working set, and by how much the worst is violated.
 
-        They are the worst, and some from among all others.
+        They are the worst, and some from among all others: the worst often lie side by side, where one would do.
         """
         reach = np.sqrt(np.sum(point.coef**2, axis=0)) + np.abs(point.intercept)
         worst = np.min(slack - SHAPE_ROUNDING * reach, axis=1)
@@ -200,7 +201,7 @@ class _Search:
         return np.sort(some), -float(worst[ranked[0]])
 
     def _extend(self, point: Point, joining: Index) -> Point:
-        """Let constraints join the working set, with multipliers 0."""
+        """Let constraints join the working set, with multipliers 0, which leaves the duals as good as they were."""
         q, known = len(self.whole.levels), self.whole.shapes
         assert known is not None
         rows, target = self.constraints.rows(joining)
@@ -210,11 +211,14 @@ class _Search:
         return replace(point, duals=replace(point.duals, s=np.vstack([point.duals.s, np.zeros((len(joining), q))])))
 
     def _finish(self, point: Point, slack: Array) -> Point:
-        """The better of the point, made feasible by mixing in the interior, and the best constants."""
+        """The better of the point, made feasible by mixing in the interior, and the best constants.
+
+        Constants satisfy every shape, so that no fit is ever worse than the null model.
+        """
         return concatenate([self._make_feasible(run, point.take(run), slack[:, run]) for run in runs(self.linked)])
 
     def _make_feasible(self, run: slice, point: Point, slack: Array) -> Point:
-        """The same for a run of coupled levels."""
+        """The same for a run of coupled levels, with its own duals or none, whichever prove more."""
         problem, duals, fit = self.whole.take(run), point.duals, (point.coef, point.intercept)
         assert problem.shapes is not None
         zero = Duals(np.zeros_like(duals.v), np.zeros_like(duals.m), np.zeros_like(duals.s))

@@ -51,8 +51,6 @@ from quernel.solvers.screening.subsampled_newton import (
 Array = NDArray[np.floating]
 # Work done: iterations per column (q,), feature entries read, rows summed into Hessians.
 _Work = tuple[NDArray[np.intp], float, int]
-# Coefficients, intercepts, residuals and duals of a fit to a sample.
-_SampleFit = tuple[Array, Array, Array, Array]
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,10 @@ def _screen_block(
 
 
 def _collect_active(block: Block, loss: Loss, active: Mask, storage: _RowStorage) -> list[ActiveRows]:
-    """The active rows of a block, for each column, with multipliers at the midpoint of their box."""
+    """The active rows of a block, for each column, with multipliers at the midpoint of their box.
+
+    Nothing is known of their duals but that they are near a kink, where the dual may be anywhere in the box.
+    """
     chosen, (low, high) = [np.flatnonzero(one) for one in active], loss.domain
     return [
         _take_rows(block, k, index, (low[k] + high[k]) / 2, storage(block, index)) for k, index in enumerate(chosen)
@@ -232,7 +235,7 @@ def _collect_active(block: Block, loss: Loss, active: Mask, storage: _RowStorage
 def _tighten_block(
     block: Block, state: BlockState, args: tuple[Loss, Array, Array, ScreeningBands, _RowStorage, bool]
 ) -> tuple[tuple[Array, ...], list[ActiveRows]]:
-    """Screen the active rows of one block again."""
+    """Screen the active rows of one block again; residuals and duals of all others are left as they are."""
     from quernel.objective.numba_kernels import screen_active_rows
 
     loss, coef, intercept, bands, storage, all_rows = args
@@ -250,14 +253,17 @@ def _tighten_block(
 
 
 def _take_rows(block: Block, k: int, index: Index, anchor: Array | float, features: list[Array]) -> ActiveRows:
-    """The rows of a block at `index`, as active rows of column k."""
+    """The rows of a block at `index`, as active rows of column k, which know where in the table they come from."""
     anchors = np.broadcast_to(anchor, block.share.shape)[index]
     target = block.targets[index, k % block.targets.shape[1]]  # a target shared by all columns, or one per column
     return ActiveRows(block.start + index, features, target, block.share[index], anchors)
 
 
 def _summarize(loss: Loss, rows: list[ActiveRows]) -> tuple[Array, Array, Array]:
-    """count, min_dual and max_dual of `ActiveSet`, for these rows."""
+    """count, min_dual and max_dual of `ActiveSet`, for these rows.
+
+    The last two are what the active duals can add up to: whether they can balance those of the screened rows.
+    """
     count, min_dual, max_dual = np.zeros((3, len(rows)))
     for k, (low, high) in enumerate(zip(*loss.domain, strict=True)):
         _, sign = loss.margin_transform(rows[k].target)
@@ -312,7 +318,10 @@ def _merge(old: list[ActiveRows], new: list[ActiveRows]) -> tuple[list[ActiveRow
 def _expand_block(
     block: Block, state: BlockState, args: tuple[Loss, Array, _RowStorage]
 ) -> tuple[tuple[Array, ...], list[ActiveRows]]:
-    """Screened rows of one block that become active, and the terms to subtract for them."""
+    """Screened rows of one block that become active, and the terms to subtract for them.
+
+    Their multipliers are the duals they had while screened: the best guess, at an end of the box.
+    """
     loss, band, storage = args
     residual, dual, known = state["residual"], state["dual"], state["active"]
     fresh = ~known & ((loss.distance_to_knot(residual) <= band) | (state["off_segment"] & (band > 0)))
@@ -406,7 +415,10 @@ def recheck_changed(problem: Problem, state: RowStateLike, before: KktCheck, dua
 def _recheck_block(
     block: Block, state: BlockState, loss: Loss, duals: list[tuple[int, Index, Array]]
 ) -> tuple[Array, Array, Array]:
-    """Fenchel gaps of one block with new duals, and the change of the active rows' sums."""
+    """Fenchel gaps of one block with new duals, and the change of the active rows' sums.
+
+    At the same fit residuals and losses are the same: rows whose dual has not changed add nothing new.
+    """
     residual, dual, active, off_segment = (state[name].T for name in ("residual", "dual", "active", "off_segment"))
     phi_t_dual, mean_dual = np.zeros((block.features.shape[1], len(dual))), np.zeros(len(dual))
     for k, index, new in duals:

@@ -264,7 +264,10 @@ class _Rounds:
         return expand_active(self.problem, self.state, self.fit.screened, self.fit.active_set, band, self.basis)
 
     def _gap(self, check: KktCheck, coef: Array, intercept: Array, objective: Array) -> tuple[Array, Array]:
-        """The duality gap (q,) that a check proves, infinite where duals are not balanced; the rounding error of F."""
+        """The duality gap (q,) that a check proves, infinite where duals are not balanced; the rounding error of F.
+
+        A dual point is feasible only if mean v = 0 with an intercept, whose coefficient has no penalty to pay for it.
+        """
         problem, screened, ones = self.problem, self.fit.screened, np.ones(self.problem.n_columns)
         mean_dual = screened.mean_dual + check.mean_dual
         sums = GapSums(check.fenchel_gap, screened.phi_t_dual + check.phi_t_dual, mean_dual)
@@ -281,14 +284,20 @@ class _Rounds:
         return done
 
     def certify_unknown(self) -> None:
-        """Certify the present fit, in one pass, in columns of which nothing is certified yet."""
+        """Certify the present fit, in one pass, in columns of which nothing is certified yet.
+
+        A fit that is stopped early still returns a gap that holds, if a large one.
+        """
         unknown = np.flatnonzero(~self.best.certified)
         if len(unknown):
             coef, intercept, null = self.fit.coef[:, unknown], self.fit.intercept[unknown], self.null.take(unknown)
             self.best.merge(unknown, certify_point(self.problem.take(unknown), coef, intercept, null, self.limits.tol))
 
     def solve_unscreened(self) -> None:
-        """Solve the unfinished columns by Newton over all rows, from where the rounds left them."""
+        """Solve the unfinished columns by Newton over all rows, from where the rounds left them.
+
+        Screening is a guess that may not pay; this is what makes the solver converge for every problem.
+        """
         anchor = self.best.dual if len(self.best.dual) else central_duals(self.problem)
         start = newton.Start(self.fit.coef, self.fit.intercept, anchor, self.width, self.null).take(self.unfinished)
         few = self.problem.take(self.unfinished)
@@ -427,7 +436,7 @@ class _BestRound(BestIterate):
 
 
 def _too_many_active(problem: Problem, active_set: ActiveSet) -> bool:
-    """Whether so many rows are active that screening costs more than it saves."""
+    """Whether so many rows are active that screening costs more than it saves: they are copied, and checked again."""
     return bool(active_set.count.max() > OPTIONS.max_active_share * problem.rows.n_rows)
 
 

@@ -112,7 +112,7 @@ class Directions:
 
 
 def directions(features: Array, share: Array, threads: int = 1) -> Directions:
-    """Directions of these features (n, M) by pivoted Cholesky of their weighted Gram matrix.
+    """Directions of these features (n, M) by pivoted Cholesky of their weighted Gram matrix, cheaper than eigenvectors.
 
     gram[pivots, pivots] = R'R, with pivots in order of the largest residual; the columns of R' are orthonormalised.
     """
@@ -172,13 +172,19 @@ class FeatureMoments:
         return cls(np.maximum(moments, 0), (features @ axes) ** 2, sample.fit_intercept)
 
     def errors(self, curvature: Array, alpha: Array, variance: Array) -> Array:
-        """Standard errors s_i (m, q) of predictions; `variance` (q,) is var v / n_rows, and `curvature` (q,) is c."""
+        """Standard errors s_i (m, q) of predictions; `variance` (q,) is var v / n_rows, and `curvature` (q,) is c.
+
+        The sandwich  phi'H^-1 (var v / n S) H^-1 phi  with H = c S + 2 alpha I, in the eigenvectors of S.
+        """
         hessian = np.multiply.outer(self.moments, curvature) + 2 * alpha
         of_intercept = curvature**-2 if self.intercept else 0
         return np.sqrt(variance * (self.squares @ (self.moments[:, None] / hessian**2) + of_intercept))
 
     def parameters(self, curvature: Array, alpha: Array) -> Array:
-        """Effective degrees of freedom trace(c S H^-1) of a fit, (q,); the intercept counts as one."""
+        """Effective degrees of freedom trace(c S H^-1) of a fit, (q,); the intercept counts as one.
+
+        As many rows as these are interpolated by a quantile curve, about.
+        """
         steep = np.multiply.outer(self.moments, curvature)
         return np.sum(steep / (steep + 2 * alpha), axis=0) + self.intercept
 
@@ -261,14 +267,21 @@ class SamplingError:
 
 
 def _curvature(loss: Loss, near: Array) -> Array:
-    """Curvature c (q,) of the mean loss, where a share `near_share` of the rows is within `near` (q,) of a kink."""
+    """Curvature c (q,) of the mean loss, where a share `near_share` of the rows is within `near` (q,) of a kink.
+
+    It is the jump of the slope at the kink times the density of residuals there, near_share / (2 near).
+    """
     (low, high), (knots, _) = loss.domain, loss.segments
     apart = np.ptp(knots, axis=1) > near  # kinks closer than that act as one
     return (high - low) * BAND.near_share / (2 * near * np.where(apart, knots.shape[1], 1))
 
 
 def _solve_for_band(errors: Array, cost: Array) -> Array:
-    """The band b with  mean_i s_i^2 h(b / s_i) = cost,  by bisection, (q,)."""
+    """The band b with  mean_i s_i^2 h(b / s_i) = cost,  by bisection, (q,).
+
+    h(t) = E max(Z - t, 0)^2 / 2 of a standard normal Z: a row whose prediction is off by more than b may lie on the
+    wrong side of the kink, and what that costs grows with the square of the excess. A few digits of b are enough.
+    """
     low, high = np.zeros(errors.shape[1]), BAND.max_t * errors.max(axis=0)
     for _ in range(BAND.bisections):
         middle = (low + high) / 2
@@ -294,7 +307,11 @@ RIDGE = RidgeStartOptions()
 
 
 def ridge_start(problem: InMemoryProblem) -> Start:
-    """The start of a solve: ridge regression on a sample where that pays, else the best constant."""
+    """The start of a solve: ridge regression on a sample where that pays, else the best constant.
+
+    At a large width the first Newton step of every level is least squares: one system serves all of them, and each
+    begins at its own quantile of the residuals.
+    """
     start, rows = cold_start(problem), problem.rows
     n, M = rows.n_rows, rows.n_features
     size = int(min(RIDGE.rows_per_feature * M, RIDGE.share * n))

@@ -179,7 +179,10 @@ class SubsampledNewton:
         del self._sample, self._features, self._curvature, self._systems
 
     def _factorize(self, residual: Array) -> bool:
-        """Estimate and factorize the Hessian, at the first call; return whether the sample had enough rows for it."""
+        """Estimate and factorize the Hessian, at the first call; return whether the sample had enough rows for it.
+
+        Later steps keep it, as in the chord method: they are few, and it is an estimate in any case.
+        """
         if not self._systems:
             self._curvature = _curvature(self._sample.loss, residual, self._sample.rows.share)
             rows = np.count_nonzero(self._curvature, axis=0)
@@ -188,7 +191,10 @@ class SubsampledNewton:
         return len(self._systems) > 0
 
     def _newton_direction(self, coef: Array, phi_t_dual: Array, mean_dual: Array) -> tuple[Array, Array]:
-        """-H^-1 gradient of every column: (k, q) for the coefficients and (q,) for the intercepts."""
+        """-H^-1 gradient of every column: (k, q) for the coefficients and (q,) for the intercepts.
+
+        Without line search: whether a step was good is judged by its length against that of the one before.
+        """
         gradient = 2 * self._sample.alpha * coef - phi_t_dual
         steps = [system.direction(gradient[:, k], -mean_dual[k]) for k, system in enumerate(self._systems)]
         return np.column_stack([x for x, _ in steps]), np.array([z for _, z in steps])
@@ -243,7 +249,12 @@ def has_enough_rows(sample: InMemoryProblem, parameters: float) -> bool:
 
 
 def _curvature(loss: Loss, residual: Array, share: Array) -> Array:
-    """Finite-difference curvature c_i (m, q); not finite where so many rows lie on a kink that h would be 0."""
+    """Finite-difference curvature c_i (m, q); not finite where so many rows lie on a kink that h would be 0.
+
+    For the pinball loss this is 1 / (2 h) within h of the curve: the kernel estimate of the density of y there, which
+    the asymptotic covariance of quantile regression needs as well (Powell 1991). In the tails h holds fewer rows, lest
+    it reach over to where the density is another.
+    """
     (low, high), slope = loss.domain, loss.slope(residual)
     beyond = np.minimum(share @ (slope == low), share @ (slope == high))
     near = np.minimum(OPTIONS.near_share, OPTIONS.tail_factor * beyond)
