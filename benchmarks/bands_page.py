@@ -63,11 +63,12 @@ def write_tables(results: dict[str, Any]) -> str:
 
 
 def _describe_cost(cost: dict[str, float]) -> str:
-    fits = (cost["fit with inference"] - cost["fit"] + cost["band"]) / cost["fit"]
+    inference = cost["fit with inference"] - cost["fit"]
+    many, few = ((inference + cost[name]) / cost["fit"] for name in ("band", "band of few draws"))
     return (
         f"20,000 rows, 500 features, three levels: the fit takes {cost['fit']:g} processor seconds, with\n"
         f"`inference=True` {cost['fit with inference']:g}, and simultaneous bands at all 20,000 rows, by 2,000 draws, "
-        f"{cost['band']:g} more:\na band costs {fits:.1f} fits."
+        f"{cost['band']:g} more:\na band costs {many:.1f} fits, and {few:.1f} by 200 draws."
     )
 
 
