@@ -157,7 +157,7 @@ def test_dates_in_text_are_the_same_dates_in_any_order(days, order):
 def test_dates_that_may_mean_two_things_stay_text():
     encoder = TableEncoder().fit({"day": ["1/2/2021", "3/4/2021"] * 9})
     assert encoder.columns_[0].kind == "text"
-    assert "looks like dates" in encoder.notes_[0]
+    assert "looks like numbers or dates" in encoder.notes_[0]
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,8 @@ class ParquetRows(TableRows):
                 )
             if (*self.names, *outputs).count(name) > 1:
                 raise RowsError(f"Column {name!r} is named twice among columns, target and weight.")
-            if not _is_number(kind := table.schema.field(name).type):
+            kind = table.schema.field(name).type
+            if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
                 raise RowsError(
                     f"{files[0]}: column {name!r} holds {kind} values, not numbers. Choose other columns by columns=, "
                     "turn it into numbers first, or use the command line, which encodes text."
@@ -313,16 +314,8 @@ class ParquetRows(TableRows):
         if not self.spans:
             raise RowsError(f"There are no rows in {', '.join(map(str, files[:3]))}.")
 
-    def __repr__(self) -> str:
-        return f"ParquetRows({self.place(0)}, ...: {self.n_rows:,} rows x {self.n_columns} columns)"
-
     def _encode(self, table: pa.Table, k: int, X: bool) -> Piece:  # noqa: ARG002
         """Return a table as float64; missing values become NaN."""
         numbers = {name: table[name].cast("float64", safe=False).to_numpy() for name in table.column_names}
         inputs = np.stack([numbers[name] for name in self.inputs], axis=1) if X else None
         return Piece(inputs, numbers[self.target], numbers[self.weight] if self.weight else None)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    """Whether an Arrow type converts to float64 without encoding: floats, integers and booleans."""
-    return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)

@@ -60,25 +60,18 @@ class ReadOptions:
         return self.columns is None or name in (*self.columns, self.target, self.weights, self.groups)
 
     def input_columns(self, schema: pa.Schema) -> list[str]:
-        """Return the names of the input columns, after checking every named column.
-
-        Raise if one is missing, if target or weights are not numeric, or if a categorical column is not an input.
-        """
+        """Return the names of the input columns; raise if a column is missing, or target or weights are not numeric."""
         left_out = (self.target, self.weights, self.groups, *self.exclude)
-        named = [name for name in (*left_out, *(self.columns or ()), *self.categorical) if name is not None]
-        if unknown := [name for name in named if name not in schema.names]:
-            option = " for --categorical" if unknown[0] in self.categorical else ""
-            raise TableError(f"There is no column {unknown[0]!r}{option}. {suggest_name(unknown[0], schema.names)}")
+        for name in (*left_out, *(self.columns or ())):
+            if name is not None and name not in schema.names:
+                raise TableError(f"There is no column {name!r}. {suggest_name(name, schema.names)}")
         for name, role in ((self.target, "target"), (self.weights, "column of weights")):
             if name is not None and not is_numeric(kind := schema.field(name).type):
                 raise TableError(
                     f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or declare missing-value "
                     "markers of a CSV file by --missing."
                 )
-        inputs = [name for name in self.columns or schema.names if name not in left_out]
-        if no_input := [name for name in self.categorical if name not in inputs]:
-            raise TableError(f"Column {no_input[0]!r} is no input column. Remove it from --categorical.")
-        if not inputs:
+        if not (inputs := [name for name in self.columns or schema.names if name not in left_out]):
             raise TableError("The table has no usable input column. There is none besides the target.")
         return inputs
 
