@@ -157,7 +157,7 @@ def test_missing_markers(folder, tmp_path, memory):
 LOOKS = {
     "words among numbers": (
         lambda i: "unknown" if i % 40 == 5 else f"{i / 7:.3f}",
-        ["is left out", "dates, such as '0.000'", "not 'unknown' (10 rows)", "--missing '\"unknown\"'"],
+        ["is left out", "dates, such as '0.000'", "not 'unknown' (in 10 of 400 rows)", "--missing '\"unknown\"'"],
     ),
     "words among few numbers": (
         lambda i: ["1", "2", "3", "?"][i % 4],
@@ -210,7 +210,7 @@ def test_infinite_values_are_counted(folder, tmp_path, memory):
     (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
     ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
     assert ran.returncode == 0, ran.stderr
-    assert "Column 'x' is infinite in 2 rows, treated as missing." in ran.stderr
+    assert "Column 'x' is infinite in 2 of 58 rows, treated as missing." in ran.stderr
     assert "2 rows without a target are left out." in ran.stderr
     ran = run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv", "--json")
     assert json.loads(ran.stdout)["rows"] == 60

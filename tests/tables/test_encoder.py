@@ -74,7 +74,7 @@ def test_views_of_text_are_text():
     encoder = learnt(w=["a", "b", None] * 10, c=["a", "b", None] * 10)
     expected = matrix(encoder, w=["a", "b", None] * 10, c=["a", "b", None] * 10)
     table = pa.table({"w": texts, "c": coded})
-    for each in (table, table.to_batches()[0], {"w": texts, "c": coded}):
+    for each in (table, table.to_batches()[0]):
         np.testing.assert_array_equal(encoder.transform(each), expected)
 
 

@@ -95,11 +95,11 @@ class ParquetTable:
 
         Each file is opened once. Parquet is read from the beginning of a row group, whichever batches are asked for.
         """
-        schema = pa.schema([self.schema.field(name) for name in columns])
-        size = size or sources.BLOCK_ROWS
+        schema, size = pa.schema([self.schema.field(name) for name in columns]), size or sources.BLOCK_ROWS
+        options = {"pre_buffer": False, "buffer_size": BUFFER, "page_checksum_verification": True}
         batches = self.split(size) if batches is None else batches
         for (path, label, _), inside in groupby(batches, key=lambda one: (one.path, one.label, one.file_first)):
-            with explain_errors(label), open_file(path) as file:
+            with explain_errors(label), pq.ParquetFile(path, **options) as file:
                 check_stamp(path, self.stamps[path])
                 for number, some in groupby(inside, key=lambda one: one.group):
                     wanted, start = {one.start: one for one in some}, 0
@@ -134,18 +134,13 @@ def open_parquet(
         label, file_first = (labels or {}).get(path, path), n_rows
         with explain_errors(label):
             stamps[path] = read_stamp(path)
-            with open_file(path) as file:
+            with pq.ParquetFile(path) as file:
                 schemas[label], footer = file.schema_arrow, file.metadata
         for number, found in enumerate(map(footer.row_group, range(footer.num_row_groups))):
             if found.num_rows:
                 groups.append(RowRange(path, label, number, file_first, n_rows, 0, found.num_rows))
             n_rows, n_bytes = n_rows + found.num_rows, n_bytes + found.total_byte_size
     return ParquetTable(_unify_schemas(schemas, needed), tuple(groups), n_bytes, stamps)
-
-
-def open_file(path: str) -> pq.ParquetFile:
-    """Return the file opened as a pyarrow ParquetFile, a context manager, with page checksums verified."""
-    return pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER, page_checksum_verification=True)
 
 
 @contextmanager
@@ -292,16 +287,13 @@ class ParquetRows(TableRows):
         if not files:
             raise RowsError(f"No Parquet file was found at {paths!s}. Give a file, a folder, or a pattern.")
         table = open_parquet(files, needed=needed)
-        self.names = (
-            tuple(name for name in table.schema.names if name not in outputs) if columns is None else (*columns,)
-        )
+        known = table.schema.names
+        self.names = tuple(name for name in known if name not in outputs) if columns is None else (*columns,)
         if isinstance(columns, str) or not self.names:
             raise RowsError(f"columns must be a list of names, or None for all columns of numbers; got {columns!r}.")
         for name in (*self.names, *outputs):
-            if name not in table.schema.names:
-                raise RowsError(
-                    f"{files[0]} has no column {name!r}. Its columns: {', '.join(table.schema.names[:12])}."
-                )
+            if name not in known:
+                raise RowsError(f"{files[0]} has no column {name!r}. Its columns: {', '.join(known[:12])}.")
             if (*self.names, *outputs).count(name) > 1:
                 raise RowsError(f"Column {name!r} is named twice among columns, target and weight.")
             kind = table.schema.field(name).type

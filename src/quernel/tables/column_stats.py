@@ -107,7 +107,7 @@ def choose_encoding(
         return f"it holds {entries.type_name}, which is not supported", []
     values = NumericColumn(name, kind, fill=0.0, flagged=False, order=order).read(entries, markers, finite=False)
     if n_infinite := int(np.isinf(values).sum()):
-        remarks.append(f"is infinite in {format_rows(n_infinite)}, treated as missing")
+        remarks.append(f"is infinite in {n_infinite:,} of {len(values):,} rows, treated as missing")
     return _encode_numbers(name, values, kind, order, keep), remarks
 
 
@@ -220,13 +220,8 @@ def _suggest_type(counts: dict[str, int]) -> list[str]:
         return [f"{remark}. Write them like 1234.5 and 2020-12-31"]
     other = max(counts.keys() - {*alike}, key=lambda text: (counts[text], text))
     option = shlex.quote('"{}"'.format(other.replace('"', '""')))  # an item of a list
-    where = f"{other!r} ({format_rows(counts[other])})"
-    return [f"{remark}; not {where}. If that marks a missing value in a CSV file, add --missing {option}"]
-
-
-def format_rows(count: int) -> str:
-    """Format a number of rows."""
-    return "1 row" if count == 1 else f"{count:,} rows"
+    remark = f"{remark}; not {other!r} (in {counts[other]:,} of {sum(counts.values()):,} rows)"
+    return [f"{remark}. If that marks a missing value in a CSV file, add --missing {option}"]
 
 
 # Traps in training data, called out before any work: columns that tell the target, long tails, dates in parts.

@@ -56,7 +56,7 @@ class Frame:
 
 
 def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
-    """Return access to the columns of any table; if some are named as `needed`, only these must differ in name."""
+    """Return access to the columns of any table; a few rows of pandas are read at once, if some are needed by name."""
     if isinstance(table, Frame):
         return table
     if hasattr(table, "collect"):
@@ -72,10 +72,7 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
         matrix = check_array(matrix, dtype=None, ensure_all_finite=False, **sizes)
         return _keep_columns({f"x{j}": column for j, column in enumerate(matrix.T)}, len(matrix), named=False)
     labels = list(table.columns) if hasattr(table, "dtypes") else []
-    if len({*labels}) < len(labels):
-        refuse_repeated_names([label for label in labels if not needed or label in needed])
-        labels = [label for label in labels if label in needed]
-        table = table[labels]
+    refuse_repeated_names(labels)
     named = all(isinstance(label, str) for label in labels)  # numbers of columns are no names
     if needed and named and hasattr(table, "iloc") and len(table) <= FEW_ROWS:
         return _keep_columns(dict(zip(labels, table.to_numpy(dtype=object).T, strict=True)), len(table))
@@ -177,10 +174,6 @@ def as_entries(values: Any) -> Entries:
         values = np.fromiter(values, dtype=object, count=len(values))
     if isinstance(values, np.ndarray):
         return Entries(values)
-    if type(values).__module__.startswith("pyarrow") and not hasattr(values, "chunks"):
-        import pyarrow as pa
-
-        values = pa.chunked_array([values])
     series = nw.from_native(values, series_only=True)
     if isinstance(series.dtype, nw.Categorical) and series.implementation.is_pyarrow():
         coded = series.to_native().type.value_type

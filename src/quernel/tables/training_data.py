@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from quernel.data import sources
 from quernel.data.dask import DaskRows
 from quernel.data.parquet import ParquetTable, TableRows
 from quernel.data.sources import ArrayRows, Mask, Piece, read_all
@@ -24,7 +25,7 @@ from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Entries, Frame, TableError, as_entries, factorize, suggest_name, to_numbers
 
 Array = NDArray[np.floating]
-# Rows from which an encoder learns at most, but for a batch: memory for a column, the target and their copies is about
+# Rows from which an encoder learns at most, but for a block: memory for a column, the target and their copies is about
 # 75 bytes a row.
 MAX_LEARNT_ROWS = 10_000_000
 # Bounds on the sampled rows of a table larger than memory, and the share of memory for their encoded matrix.
@@ -76,17 +77,12 @@ class ReadOptions:
         return inputs
 
 
-def kind_of_type(arrow_type: pa.DataType) -> str | None:
-    """Return the kind of a column of this Arrow type."""
-    return as_entries(pa.chunked_array([], arrow_type)).kind
-
-
 def is_numeric(arrow_type: pa.DataType) -> bool:
     """Whether a column of this Arrow type can be a target: numbers, booleans, or nothing at all."""
-    return kind_of_type(arrow_type) in ("number", "boolean", "duration", "nothing")
+    return as_entries(pa.chunked_array([], arrow_type)).kind in ("number", "boolean", "duration", "nothing")
 
 
-def read_numbers(table: pa.Table | pa.RecordBatch, name: str, missing: Sequence[str] = ()) -> Array:
+def read_numbers(table: pa.Table, name: str, missing: Sequence[str] = ()) -> Array:
     """Return a column of an Arrow table as numbers, shape (n,), missing values and their markers as NaN."""
     values = np.ascontiguousarray(to_numbers(as_entries(table[name])))
     return np.where(np.isin(values, Markers(tuple(missing)).numbers), np.nan, values) if missing else values
@@ -191,59 +187,39 @@ def prepare(
 ) -> TrainingData:
     """Choose the input columns, leave out rows without a target, and fit the encoder, to one column at a time.
 
-    Memory is needed for the target, the weights and one column of at most about `MAX_LEARNT_ROWS` rows, evenly spaced
-    batches of longer tables; and for a byte of every row, or nine if there are groups. `make_rows` makes the source of
-    the rows; `dask_rows` leaves them with the workers of a cluster.
+    Memory is needed for the target and the weights of all rows, and for one column of at most `MAX_LEARNT_ROWS` rows,
+    evenly spaced blocks of longer tables. `make_rows` makes the source of the rows; `dask_rows` leaves them with the
+    workers of a cluster.
     """
-    inputs, step = options.input_columns(table.schema), max(-(-table.n_rows // MAX_LEARNT_ROWS), 1)
-    used, target_range, learnt, (y, weight, folds) = _read_targets(table, options, step)
+    inputs = options.input_columns(table.schema)
+    used = np.isfinite(read_numbers(table.read([options.target]), options.target, options.missing))
+    if not used.any():
+        raise TableError(f"The target {options.target!r} is missing in all rows: there is nothing to learn from.")
+    y, weight = read_outputs(table.read(options.outputs, used), options)
+    step = -(-table.n_rows // MAX_LEARNT_ROWS)
+    learnt = used & (np.arange(table.n_rows) // sources.BLOCK_ROWS % step == 0)
+    some = learnt[used]
 
     def read_column(name: str, chosen: Mask = learnt) -> Entries:
-        kind = table.schema.field(name).type
-        if kind_of_type(kind) is None:  # which is not encoded: its values are not needed
-            return as_entries(pa.chunked_array([], kind))
-        return as_entries(table.read([name], chosen)[name])
+        empty = as_entries(pa.chunked_array([], table.schema.field(name).type))
+        # Values of a kind that is not encoded are not needed.
+        return empty if empty.kind is None else as_entries(table.read([name], chosen)[name])
 
     kept = [name for name in options.columns or () if name in inputs]
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
-    encoder.fit(Frame(inputs, read_column, len(y), folds=folds), y, weight)
+    frame = Frame(inputs, read_column, int(some.sum()), folds=row_folds(0, len(y))[some])
+    encoder.fit(frame, y[some], None if weight is None else weight[some])
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
     if step > 1:
-        some = f"{len(y):,} rows, evenly spaced among {table.n_rows:,}."
-        encoder.notes_ = (*encoder.notes_, f"The encoding of columns was learnt from {some}")
+        rows = f"{frame.n_rows:,} rows, evenly spaced among {table.n_rows:,}."
+        encoder.notes_ = (*encoder.notes_, f"The encoding of columns was learnt from {rows}")
     groups = None if options.groups is None else factorize(read_column(options.groups, used))[1]
     if groups is not None and (groups < 0).any():
-        raise TableError(
-            f"The group column {options.groups!r} is empty in {np.sum(groups < 0):,} of {len(groups):,} rows. Fill it, "
-            "or leave those rows out."
-        )
-    rows = make_rows(table, encoder, options, used)
-    return TrainingData(table, options, encoder, rows, groups, target_range)
-
-
-def _read_targets(
-    table: ParquetTable, options: ReadOptions, step: int
-) -> tuple[Mask, tuple[float, float], Mask, list[Any]]:
-    """Read and check target and weights of all rows.
-
-    Returns which rows have a target, and its range; and which of them are learnt from, those of every `step`-th batch,
-    with their targets, weights and folds.
-    """
-    used, learnt = np.zeros((2, table.n_rows), dtype=bool)
-    low, high, n_used, parts = np.inf, -np.inf, 0, []
-    for number, (place, batch) in enumerate(table.iter_batches(options.outputs)):
-        used[place.rows] = known = np.isfinite(read_numbers(batch, options.target, options.missing))
-        y, weight = read_outputs(batch.filter(pa.array(known)), options)
-        low, high = float(y.min(initial=low)), float(y.max(initial=high))
-        if number % step == 0:
-            learnt[place.rows] = known
-            parts.append((y, weight, row_folds(n_used, len(y))))
-        n_used += len(y)
-    if n_used == 0:
-        raise TableError(f"The target {options.target!r} is missing in all rows: there is nothing to learn from.")
-    joined = [None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True)]
-    return used, (low, high), learnt, joined
+        empty = f"{options.groups!r} is empty in {np.sum(groups < 0):,} of {len(groups):,} rows"
+        raise TableError(f"The group column {empty}. Fill it, or leave those rows out.")
+    target_range = float(y.min()), float(y.max())
+    return TrainingData(table, options, encoder, make_rows(table, encoder, options, used), groups, target_range)
 
 
 # Samples
