@@ -725,7 +725,7 @@ BROKEN = {
     "output of unknown format": ((*PREDICT[:4], "new.xls"), ["new.xls must end in one of"]),
     "model of another schema": (
         ("predict", "m.quernel", "other.csv", "--out", "new.csv"),
-        ["'size' is missing", "4 more"],
+        ["'size' is missing"],
     ),
     "text where numbers were": (
         ("predict", "m.quernel", "words.csv", "--out", "new.csv"),

@@ -99,7 +99,7 @@ def choose_encoding(
         found = find_type(texts) if kind == "text" and not categorical else None
         if found is None:
             how = "category" if categorical else kind
-            return _encode_categories(name, counts, len(entries), how, keep, has_target)
+            return _encode_categories(name, counts, len(entries.values), how, keep, has_target)
         kind, order = found
         what = f"dates, {order}" if kind == "date" else f"{kind}s"
         remarks = [f"is text that holds {what}, such as {texts[0]!r}, and is read as these"]
@@ -150,9 +150,9 @@ def is_identifier(name: str, values: Array) -> bool:
 
 def count_categories(entries: Entries) -> dict[str, int]:
     """Return the number of rows of each value as text; of a long column of many values, those of its first rows."""
-    few = Entries(entries.values[: 2 * OPTIONS.max_distinct])
-    labels, index = factorize(few)
-    if len(few) < len(entries) and len(labels) <= OPTIONS.max_distinct:
+    few = entries.values[: 2 * OPTIONS.max_distinct]
+    labels, index = factorize(Entries(few))
+    if len(few) < len(entries.values) and len(labels) <= OPTIONS.max_distinct:
         labels, index = factorize(entries)
     return dict(zip(labels, np.bincount(index + 1, minlength=len(labels) + 1)[1:].tolist(), strict=True))
 

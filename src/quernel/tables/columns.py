@@ -215,7 +215,7 @@ class TextColumn:
             return {category.lower() for category in self.categories} <= {"true", "false"}
         if entries.kind == "number":
             numeric = [category for category in self.categories if NUMBER.fullmatch(category)]
-            exact = hasattr(entries.dtype, "scale")  # decimal numbers have all of their digits
+            exact = hasattr(entries.values.dtype, "scale")  # decimal numbers have all of their digits
             return bool(numeric) and (exact or all(len(equivalent_spellings(category)) > 1 for category in numeric))
         return entries.kind in (*TEXTS, "nothing")
 

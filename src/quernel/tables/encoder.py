@@ -220,7 +220,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if targets is not None:
             values = column.read(entries, markers)
             if isinstance(column, TextColumn) and len(column.categories) > OPTIONS.max_one_hot:
-                folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
+                folds = row_folds(0, frame.n_rows) if frame.folds is None else frame.folds
                 column = column.with_target(values, targets, weight, folds)
             if targets.shape[1] == 1:
                 notes += find_leak(name, values, targets[:, 0])

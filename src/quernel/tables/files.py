@@ -12,7 +12,7 @@ import glob
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -80,11 +80,9 @@ def find_files(data: Path) -> list[Path]:
 
 def find_query_files(query: str) -> list[Path]:
     """Return the files that a query names, in single quotes, as paths or patterns."""
-    found: list[Path] = []
-    for literal in LITERAL.findall(query):
-        with suppress(OSError, ValueError):  # a name that cannot be one of a file
-            found += [Path(path) for path in sorted(glob.glob(literal.replace("''", "'"), recursive=True))]
-    return [path for path in dict.fromkeys(found) if path.is_file()]
+    names = [literal.replace("''", "'") for literal in LITERAL.findall(query)]
+    found = dict.fromkeys(path for name in names for path in sorted(glob.glob(name, recursive=True)))
+    return [path for path in map(Path, found) if path.is_file()]
 
 
 # Opening tables
@@ -239,9 +237,5 @@ def explain_errors(path: Path | None, kind: str, query: str | None = None) -> It
             reason = f"it names a file that does not exist, or not in single quotes: {reason}"
         if re.search("Could not write|Error writing|No space left", str(error)):
             reason += ". Name another folder for temporary files by the environment variable TMPDIR"
-        what = (
-            f"The query cannot be read as SQL: {reason}"
-            if query is not None
-            else f"{path} cannot be read as {kind}: {reason}"
-        )
-        raise TableError(f"{what}.") from error
+        place = f"{path} cannot be read as {kind}" if query is None else "The query cannot be read as SQL"
+        raise TableError(f"{place}: {reason}.") from error

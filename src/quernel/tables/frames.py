@@ -111,14 +111,6 @@ class Entries:
 
     values: Any  # a narwhals series or a one-dimensional array
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @cached_property
-    def dtype(self) -> Any:
-        """The type of narwhals or NumPy."""
-        return self.values.dtype
-
     @cached_property
     def array(self) -> NDArray[Any]:
         """The values as a NumPy array."""
@@ -127,13 +119,13 @@ class Entries:
     @cached_property
     def types(self) -> set[type]:
         """The type of narwhals or NumPy, or those of Python objects, but for missing ones."""
-        if not isinstance(self.dtype, nw.Object) and getattr(self.dtype, "kind", "") != "O":
-            return {getattr(self.dtype, "type", type(self.dtype))}
+        dtype = self.values.dtype
+        if not isinstance(dtype, nw.Object) and getattr(dtype, "kind", "") != "O":
+            return {getattr(dtype, "type", type(dtype))}
         values = self.array.tolist()
         types = {one for one in {*map(type, values)} if one.__name__ not in MISSING}
-        if float in types and all(value != value for value in values if type(value) is float):
-            types.discard(float)  # NaN marks missing values of any kind
-        return types
+        gaps = float in types and all(value != value for value in values if type(value) is float)
+        return types - {float} if gaps else types  # NaN marks missing values of any kind
 
     @cached_property
     def kind(self) -> str | None:
@@ -151,7 +143,7 @@ class Entries:
     @property
     def type_name(self) -> str:
         """The names of `types`, for messages."""
-        if isinstance(self.dtype, nw.Unknown):  # to narwhals: the library has a name for it
+        if isinstance(self.values.dtype, nw.Unknown):  # to narwhals: the library has a name for it
             native = self.values.to_native()
             return str(native.dtype if hasattr(native, "dtype") else native.type).lower()
         return " and ".join(sorted(one.__name__.lower() for one in self.types)[:3])
@@ -188,9 +180,10 @@ def to_numbers(entries: Entries) -> Array:
     Booleans are 0 and 1, durations seconds, times seconds since midnight, and dates seconds since 1970, in UTC if they
     have a time zone.
     """
-    if isinstance(entries.dtype, nw.Time):
+    dtype = entries.values.dtype
+    if isinstance(dtype, nw.Time):
         values = np.array(entries.values.to_list(), dtype=object)
-    elif isinstance(entries.dtype, nw.Boolean | nw.Decimal):
+    elif isinstance(dtype, nw.Boolean | nw.Decimal):
         values = entries.values.cast(nw.Float64).to_numpy()
     else:
         values = entries.array
@@ -217,7 +210,7 @@ def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
     """Return the distinct values of a column as text, and the index of each entry among them, -1 if missing."""
     values, distinct = entries.values, dict[Any, int]()
     library = values.implementation if isinstance(values, nw.Series) and len(values) > FEW else None
-    if library is not None and library.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
+    if library is not None and library.is_pyarrow() and isinstance(values.dtype, nw.String | nw.Categorical):
         chunks = values.cast(nw.String).to_native().dictionary_encode().chunks  # with one dictionary for all
         distinct = chunks[0].dictionary.to_pylist()
         index = np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks])

@@ -56,9 +56,8 @@ class ReadOptions:
 
     def uses(self, name: str) -> bool:
         """Whether a column is used, be it as input, target, weights or groups."""
-        if name in self.exclude:
-            return False
-        return self.columns is None or name in (*self.columns, self.target, self.weights, self.groups)
+        named = (*(self.columns or ()), self.target, self.weights, self.groups)
+        return name not in self.exclude and (self.columns is None or name in named)
 
     def input_columns(self, schema: pa.Schema) -> list[str]:
         """Return the names of the input columns; raise if a column is missing, or target or weights are not numeric."""
