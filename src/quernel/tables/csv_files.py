@@ -133,8 +133,9 @@ def _read_text(path: Path, compression: str | None) -> tuple[str, str]:
         with suppress(UnicodeError), io.TextIOWrapper(stream, encoding, newline="") as text:
             beginning = text.read(BLOCK)
             n_quotes = beginning.count('"') + sum(block.count('"') for block in iter(partial(text.read, BLOCK), ""))
-            ends = "it has a quote that does not end" if n_quotes % 2 else ""
-            fault = "it is empty" if not beginning else "it has bytes that text has not" if "\0" in beginning else ends
+            fault = "it has a quote that does not end" if n_quotes % 2 else ""
+            fault = "it has bytes that text has not" if "\0" in beginning else fault
+            fault = fault if beginning else "it is empty"
             if not fault:
                 return encoding, beginning[: 2**20].removeprefix("\ufeff")
             break

@@ -147,7 +147,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             given, get = dict(zip(known, frame.names, strict=True)), frame.get  # one has no names: by position
             frame = Frame(known, lambda name: get(given[name]), frame.n_rows)
         self.check_frame(frame)
-        folds = None if first_row is None else row_folds(first_row, frame.n_rows)
+        folds = None if first_row is None else row_folds(np.arange(frame.n_rows) + first_row)
         blocks, markers = list[Array](), self.markers
         for column in self.columns_:
             values = column.read(frame.get(column.name), markers)
@@ -220,7 +220,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if targets is not None:
             values = column.read(entries, markers)
             if isinstance(column, TextColumn) and len(column.categories) > OPTIONS.max_one_hot:
-                folds = row_folds(0, frame.n_rows) if frame.folds is None else frame.folds
+                folds = row_folds(np.arange(frame.n_rows)) if frame.folds is None else frame.folds
                 column = column.with_target(values, targets, weight, folds)
             if targets.shape[1] == 1:
                 notes += find_leak(name, values, targets[:, 0])

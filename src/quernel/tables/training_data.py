@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quernel.data import sources
 from quernel.data.dask import DaskRows
 from quernel.data.parquet import ParquetTable, TableRows
 from quernel.data.sources import ArrayRows, Mask, Piece, read_all
@@ -25,7 +24,7 @@ from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Entries, Frame, TableError, as_entries, factorize, suggest_name, to_numbers
 
 Array = NDArray[np.floating]
-# Rows from which an encoder learns at most, but for a block: memory for a column, the target and their copies is about
+# Rows from which an encoder learns at most, but for a batch: memory for a column, the target and their copies is about
 # 75 bytes a row.
 MAX_LEARNT_ROWS = 10_000_000
 # Bounds on the sampled rows of a table larger than memory, and the share of memory for their encoded matrix.
@@ -186,18 +185,21 @@ def prepare(
 ) -> TrainingData:
     """Choose the input columns, leave out rows without a target, and fit the encoder, to one column at a time.
 
-    Memory is needed for the target and the weights of all rows, and for one column of at most `MAX_LEARNT_ROWS` rows,
-    evenly spaced blocks of longer tables. `make_rows` makes the source of the rows; `dask_rows` leaves them with the
-    workers of a cluster.
+    Memory is needed for the target, the weights and one column of at most about `MAX_LEARNT_ROWS` rows, evenly spaced
+    batches of longer tables; and for two bytes of every row, or nine if there are groups. `make_rows` makes the source
+    of the rows; `dask_rows` leaves them with the workers of a cluster.
     """
-    inputs = options.input_columns(table.schema)
-    used = np.isfinite(read_numbers(table.read([options.target]), options.target, options.missing))
+    inputs, step = options.input_columns(table.schema), -(-table.n_rows // MAX_LEARNT_ROWS)
+    used, learnt = np.zeros((2, table.n_rows), dtype=bool)
+    low, high = np.inf, -np.inf
+    for number, (place, batch) in enumerate(table.iter_batches(options.outputs)):
+        used[place.rows] = known = np.isfinite(read_numbers(batch, options.target, options.missing))
+        learnt[place.rows] = known & (number % step == 0)
+        y, _ = read_outputs(batch.filter(pa.array(known)), options)  # which checks all rows
+        low, high = float(y.min(initial=low)), float(y.max(initial=high))
     if not used.any():
         raise TableError(f"The target {options.target!r} is missing in all rows: there is nothing to learn from.")
-    y, weight = read_outputs(table.read(options.outputs, used), options)
-    step = -(-table.n_rows // MAX_LEARNT_ROWS)
-    learnt = used & (np.arange(table.n_rows) // sources.BLOCK_ROWS % step == 0)
-    some = learnt[used]
+    y, weight = read_outputs(table.read(options.outputs, learnt), options)
 
     def read_column(name: str, chosen: Mask = learnt) -> Entries:
         empty = as_entries(pa.chunked_array([], table.schema.field(name).type))
@@ -206,19 +208,17 @@ def prepare(
 
     kept = [name for name in options.columns or () if name in inputs]
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
-    frame = Frame(inputs, read_column, int(some.sum()), folds=row_folds(0, len(y))[some])
-    encoder.fit(frame, y[some], None if weight is None else weight[some])
+    encoder.fit(Frame(inputs, read_column, len(y), folds=row_folds(np.flatnonzero(learnt[used]))), y, weight)
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
     if step > 1:
-        rows = f"{frame.n_rows:,} rows, evenly spaced among {table.n_rows:,}."
+        rows = f"{len(y):,} rows, evenly spaced among {table.n_rows:,}."
         encoder.notes_ = (*encoder.notes_, f"The encoding of columns was learnt from {rows}")
     groups = None if options.groups is None else factorize(read_column(options.groups, used))[1]
     if groups is not None and (groups < 0).any():
         empty = f"{options.groups!r} is empty in {np.sum(groups < 0):,} of {len(groups):,} rows"
         raise TableError(f"The group column {empty}. Fill it, or leave those rows out.")
-    target_range = float(y.min()), float(y.max())
-    return TrainingData(table, options, encoder, make_rows(table, encoder, options, used), groups, target_range)
+    return TrainingData(table, options, encoder, make_rows(table, encoder, options, used), groups, (low, high))
 
 
 # Samples
@@ -255,6 +255,7 @@ def sample_rows(
     chosen = np.zeros(table.n_rows, dtype=bool)
     rng = np.random.default_rng(seed)
     chosen[rng.choice(table.n_rows, min(limit, table.n_rows), replace=False, shuffle=False)] = True
-    counted = np.isfinite(read_numbers(table.read([target]), target, missing))
+    parts = [np.isfinite(read_numbers(batch, target, missing)) for _, batch in table.iter_batches([target])]
+    counted = np.concatenate([np.empty(0, dtype=bool), *parts])
     row, sample = np.flatnonzero(chosen), table.read(list(dict.fromkeys([*columns, target])), chosen)
     return RowSample(sample, row, (np.cumsum(counted) - counted)[row], table.n_rows, int(counted.sum()))
