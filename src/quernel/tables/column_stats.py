@@ -99,7 +99,7 @@ def choose_encoding(
         found = find_type(texts) if kind == "text" and not categorical else None
         if found is None:
             how = "category" if categorical else kind
-            return _encode_categories(name, counts, len(entries.values), how, keep, has_target)
+            return _encode_categories(name, counts, len(entries), how, keep, has_target)
         kind, order = found
         what = f"dates, {order}" if kind == "date" else f"{kind}s"
         remarks = [f"is text that holds {what}, such as {texts[0]!r}, and is read as these"]
@@ -152,20 +152,16 @@ def count_categories(entries: Entries) -> dict[str, int]:
     """Return the number of rows of each value as text; of a long column of many values, those of its first rows."""
     few = entries.values[: 2 * OPTIONS.max_distinct]
     labels, index = factorize(Entries(few))
-    if len(few) < len(entries.values) and len(labels) <= OPTIONS.max_distinct:
+    if len(few) < len(entries) and len(labels) <= OPTIONS.max_distinct:
         labels, index = factorize(entries)
     return dict(zip(labels, np.bincount(index + 1, minlength=len(labels) + 1)[1:].tolist(), strict=True))
 
 
 def find_type(texts: Sequence[str]) -> tuple[str, str] | None:
     """Return what all of the text holds, dates (and their order), times or numbers; None if that is unclear."""
-    parsers: list[tuple[str, str, Parser]] = [
-        ("date", order, partial(parse_date, order=order)) for order in DATE_ORDERS
-    ]
-    parsers += [(kind, "year first", PARSERS[kind]) for kind in ("time", "number")]
-    found = [
-        (kind, order) for kind, order, parse in parsers if texts and all(parse(text) is not None for text in texts)
-    ]
+    parsers: dict[tuple[str, str], Parser] = {("date", one): partial(parse_date, order=one) for one in DATE_ORDERS}
+    parsers |= {(kind, "year first"): PARSERS[kind] for kind in ("time", "number")}
+    found = [one for one, parse in parsers.items() if texts and all(parse(text) is not None for text in texts)]
     found = found[:1] if ("date", "year first") in found else found  # which the other orders read, too
     labels = ("number", "year first") in found and any(re.match(r"[+-]*0\d", text) for text in texts)
     zoned = {re.search(r":.*([Z+]|-\d)", text) is None for text in texts}

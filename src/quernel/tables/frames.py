@@ -111,6 +111,9 @@ class Entries:
 
     values: Any  # a narwhals series or a one-dimensional array
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     @cached_property
     def array(self) -> NDArray[Any]:
         """The values as a NumPy array."""
