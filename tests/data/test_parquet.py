@@ -9,8 +9,6 @@ from itertools import pairwise
 import numpy as np
 import psutil
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -102,7 +100,7 @@ def test_every_way_to_name_files(tmp_path, table):
     (folder / "_summary.parquet").write_text("not data either")
     files = sorted(folder.glob("0*.parquet"))
     names = ("a", "whole", "yes", "half")
-    for paths in (folder, str(folder), str(folder / "0*.parquet"), files, ds.dataset(files, format="parquet")):
+    for paths in (folder, str(folder), str(folder / "0*.parquet"), files):
         assert_same(gathered(ParquetRows(paths, "y", columns=names, weight="w")), expected(table))
     assert ParquetRows(files[1], "y").n_rows == N - 2000
     turned = ParquetRows(files[::-1], "y", columns=names, weight="w")  # a list keeps its order
@@ -154,43 +152,15 @@ def reading():
 
 def test_rows_travel(tmp_path, table, small_blocks):
     folder = write(tmp_path / "rows", table)
-    rows = ParquetRows(folder, "y", weight="w", filters=pc.field("a") > 0)
+    rows = ParquetRows(folder, "y", weight="w")
     assert_same(gathered(pickle.loads(pickle.dumps(rows))), gathered(rows))
 
 
-@pytest.mark.parametrize("group", [N, 400, 37])
-def test_filters_keep_exactly_their_rows(tmp_path, table, small_blocks, group):
-    folder = write(tmp_path / "rows", table, (0, 3000, N), group)
-    kept = table.filter((pc.field("a") > 0.3) & (pc.field("whole") != 2))
-    assert 0 < len(kept) < N
-    for filters in ([("a", ">", 0.3), ("whole", "!=", 2)], (pc.field("a") > 0.3) & (pc.field("whole") != 2)):
-        rows = ParquetRows(folder, "y", columns=["half", "yes"], weight="w", filters=filters)
-        assert rows.n_rows == len(kept)
-        assert_same(gathered(rows), expected(kept, ("half", "yes")))
-        assert_same(gathered(rows, X=False), (None, *expected(kept)[1:]))
-
-
-def test_filters_by_a_text_column_that_is_no_input(tmp_path, table):
-    table = table.append_column("carrier", pa.array(np.where(np.arange(N) % 3 == 0, "AA", "BB")))
-    folder = write(tmp_path / "rows", table)
-    rows = ParquetRows(folder, "y", weight="w", filters=[("carrier", "==", "AA")])
-    assert_same(gathered(rows), expected(table.filter(pc.field("carrier") == "AA")))
+def test_a_column_of_text_is_named_with_the_remedy(tmp_path, table):
+    folder = write(tmp_path / "rows", table.append_column("carrier", pa.array(["AA"] * N)))
     with pytest.raises(RowsError, match=r"00\.parquet: column 'carrier' holds string values.*columns=.*command line"):
         ParquetRows(folder, "y", weight="w")
-
-
-def test_filters_may_leave_out_what_is_missing(tmp_path, table):
-    a = table["a"].to_numpy().copy()
-    a[[3, 1700]] = np.nan, np.inf
-    table = table.set_column(0, "a", pa.array(a, mask=np.arange(N) == 9))
-    rows = ParquetRows(write(tmp_path / "rows", table), "y", filters=pc.is_finite(pc.field("a")))
-    assert rows.n_rows == N - 3
-    gathered(rows)
-
-
-def test_a_filter_that_keeps_nothing(tmp_path, table):
-    with pytest.raises(RowsError, match=r"no rows that the filters keep in .*00\.parquet and 1 more files"):
-        ParquetRows(write(tmp_path / "rows", table, (0, 9, N)), "y", filters=[("a", ">", 1e9)])
+    assert ParquetRows(folder, "y", columns=["a"]).n_rows == N
 
 
 # Faults, before any row is read
@@ -206,37 +176,16 @@ def test_arguments_that_cannot_be(tmp_path, table):
         ({"target": "y", "columns": "a"}, "columns must be a list of names"),
         ({"target": "y", "columns": []}, "columns must be a list of names"),
         ({"target": 3}, "has no column 3"),
-        (
-            {"target": "y", "filters": [("a", "~", 2)]},
-            r"00\.parquet with the filters \[.*\] cannot be read: .*not a valid operator.* Give a pyarrow expression",
-        ),
-        ({"target": "y", "filters": 3}, "with the filters 3 cannot be read: .* Give a pyarrow expression"),
-        (
-            {"target": "y", "filters": [("b", ">", 2)]},
-            r"00\.parquet with the filters \[\('b', '>', 2\)\] cannot be read: No match",
-        ),
-        ({"target": "y", "filters": [("a", ">", "text")]}, r"00\.parquet with the filters"),
     ):
         with pytest.raises(RowsError, match=text):
             ParquetRows(folder, **arguments)
     for paths, text in (
-        (tmp_path / "nowhere.parquet", r"No Parquet file was found at .*nowhere\.parquet"),
+        (tmp_path / "nowhere.parquet", r"nowhere\.parquet cannot be read: .*No such file"),
         (str(tmp_path / "x*.parquet"), "No Parquet file was found at"),
         ([], "No Parquet file was found"),
-        (3, "paths must be .* got int"),
-        (ds.dataset(table), "must be one of Parquet files"),
-        (ds.dataset(folder).filter(pc.field("a") > 0), "filter of its own"),
     ):
         with pytest.raises(RowsError, match=text):
             ParquetRows(paths, "y")
-
-
-def test_columns_from_folder_names(tmp_path, table):
-    ds.write_dataset(table, tmp_path / "rows", format="parquet", partitioning=["whole"], partitioning_flavor="hive")
-    dataset = ds.dataset(tmp_path / "rows", partitioning="hive")
-    with pytest.raises(RowsError, match="names of folders only, which are not read: whole"):
-        ParquetRows(dataset, "y")
-    assert ParquetRows(dataset, "y", columns=["a"]).n_rows == N
 
 
 @pytest.mark.parametrize("columns", [None, ["a", "half"]])
@@ -317,7 +266,6 @@ def test_a_damaged_file_of_twenty_is_named_with_its_row_group(tmp_path, how, che
     assert not open_rows(tmp_path)
 
 
-@pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize(
     ("column", "value", "text"),
     [
@@ -332,14 +280,13 @@ def test_a_damaged_file_of_twenty_is_named_with_its_row_group(tmp_path, how, che
         ("w", -1.5, r"negative \(-1\.5\). Weights must be >= 0"),
     ],
 )
-def test_bad_numbers_are_named_by_their_place(tmp_path, table, small_blocks, column, value, text, filtered):
+def test_bad_numbers_are_named_by_their_place(tmp_path, table, small_blocks, column, value, text):
     values = table[column].to_pylist()
     for row in (3432, 3433, 4100):
         values[row] = value
     place = table.column_names.index(column)
     table = table.set_column(place, column, pa.array(values, table[column].type))
-    folder = write(tmp_path / "rows", table.append_column("row", pa.array(np.arange(N) % 5)), (0, 1000, N), 1000)
-    rows = ParquetRows(folder, "y", weight="w", filters=[("row", ">", 1)] if filtered else None)
+    rows = ParquetRows(write(tmp_path / "rows", table, (0, 1000, N), 1000), "y", weight="w")
     found = r"01\.parquet, row group 2, row 2,432 of the file \(counted from 0\): column '" + column + f"' is {text}"
     with pytest.raises(RowsError, match=found):
         list(rows.stream(range(len(rows.spans)), X=column not in ("y", "w")))
@@ -361,12 +308,12 @@ def test_a_file_that_changed_meanwhile(tmp_path, table, now):
         list(rows.stream(range(len(rows.spans))))
 
 
-@pytest.mark.parametrize("how", ["in place", "swapped", "swapped with its time", "during a pass", "dataset"])
+@pytest.mark.parametrize("how", ["in place", "swapped", "swapped with its time", "during a pass"])
 def test_a_file_of_as_many_rows_that_changed_meanwhile(tmp_path, table, how, small_blocks):
     """Other numbers in row groups of the same sizes are other rows, too."""
     folder = write(tmp_path / "rows", table)
     path = sorted(folder.iterdir())[0]
-    rows = ParquetRows(ds.dataset(folder) if how == "dataset" else folder, "y", columns=["a"])
+    rows = ParquetRows(folder, "y", columns=["a"])
     before = path.stat()
     other = write(tmp_path / "other", table.set_column(0, "a", pa.array(table["a"].to_numpy() + 1)))
     if how == "swapped with its time":
@@ -374,7 +321,7 @@ def test_a_file_of_as_many_rows_that_changed_meanwhile(tmp_path, table, how, sma
     stream = rows.stream(range(len(rows.spans)))
     if how == "during a pass":
         next(stream)
-    if how in ("in place", "dataset"):
+    if how == "in place":
         path.write_bytes((other / path.name).read_bytes())
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
     else:
@@ -410,7 +357,7 @@ def test_streaming_takes_a_few_blocks_of_memory(tmp_path, monkeypatch, buffered)
 
 
 def test_only_what_is_asked_for_is_read(tmp_path, table, monkeypatch):
-    rows = ParquetRows(write(tmp_path / "rows", table), "y", columns=["a"], filters=[("whole", ">", 0)])
+    rows = ParquetRows(write(tmp_path / "rows", table), "y", columns=["a"])
     read, plain = [], pq.ParquetFile.iter_batches
 
     def listening(self, size, groups, columns, **options):

@@ -111,7 +111,7 @@ def test_a_column_without_a_name_is_left_out(tmp_path):
     (tmp_path / "t.csv").write_text(",x\n0,1.5\n1,2.5\n")
     with open_table(tmp_path / "t.csv") as table:
         assert table.schema.names == ["x"]
-        assert "without a name, like the row numbers that pandas writes" in table.notes[0]
+        assert "without a name, which is left out" in table.notes[0]
 
 
 @pytest.mark.parametrize("name", ["table.feather", "table.arrow"])
@@ -244,7 +244,7 @@ def test_what_is_wrong_is_said_of_the_file_that_was_given(tmp_path):
 
 
 NO_TABLES = {
-    "noise.csv": (bytes(range(256)), "is no table"),
+    "noise.csv": (bytes(range(256)), "cannot be read as CSV: it has bytes that text has not"),
     "torn.csv.gz": (gzip.compress(b"x,y\n" + b"1,2\n" * 9999)[:-9], "torn.csv.gz cannot be read as CSV: "),
     "quote.csv": (b'x,y\n1,"2\n3,4\n', "it has a quote that does not end"),
     "twice.csv": (b"x,x\n1,2\n", "more than one column named 'x'"),
@@ -303,7 +303,7 @@ def test_a_disk_that_is_too_small_is_named_with_the_remedy(tmp_path, monkeypatch
 
     csv.write_csv(sales(), tmp_path / "sales.csv")
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
-    with pytest.raises(TableError, match=r"sales.csv could not be copied for reading: .*No space left.* TMPDIR"):
+    with pytest.raises(TableError, match=r"sales.csv cannot be read as CSV: .*No space left.* TMPDIR"):
         read_table(tmp_path / "sales.csv")
 
 

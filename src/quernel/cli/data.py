@@ -186,9 +186,8 @@ def print_training(training: TrainingData) -> None:
     for sentence in training.notes:
         note(sentence)
     if training.dropped:
-        those = f", {training.infinite:,} of them with an infinite one" if training.infinite else ""
         are = "is" if training.dropped == 1 else "are"
-        note(f"{format_count(training.dropped, 'row')} without a target {are} left out{those}.")
+        note(f"{format_count(training.dropped, 'row')} without a target {are} left out.")
 
 
 def read_mode(training: TrainingData) -> str:

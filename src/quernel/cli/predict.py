@@ -35,7 +35,6 @@ from quernel.tables import TableEncoder, TableError
 from quernel.tables.csv_files import CsvOptions, model_csv_options
 from quernel.tables.files import file_format
 from quernel.tables.frames import suggest_name
-from quernel.tables.training_data import has_infinite
 
 TableWriter: TypeAlias = csv.CSVWriter | pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
 
@@ -99,7 +98,6 @@ def predict(
             "out": str(out),
             "rows": predictor.rows,
             "rows_outside": predictor.outside,
-            "rows_infinite": predictor.infinite,
             "quantiles": levels,
             "intervals": coverages,
             "band": band,
@@ -167,7 +165,7 @@ def load_table_model(path: Path) -> TableModel:
 
 @dataclass
 class _Predictor:
-    """Predicts batch by batch and counts rows: all, those outside the training range, those with infinite inputs.
+    """Predicts batch by batch and counts rows: all, and those outside the training range.
 
     `beyond` has, for each encoded column, the number of rows outside its training range.
     """
@@ -179,7 +177,6 @@ class _Predictor:
     kept: PassthroughColumns
     rows: int = 0
     outside: int = 0
-    infinite: int = 0
     beyond: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -235,19 +232,16 @@ class _Predictor:
             answers += [*self.model.predict_band_encoded(X, self.band).reshape(len(X), -1).T]
         beyond = self.model.extrapolates(X)
         self.rows += len(X)
-        self.infinite += int(has_infinite(self.model.encoder, inputs).sum())
         self.outside += int(beyond.any(axis=1).sum())
         self.beyond.update(dict(zip(self.model.encoder.names, beyond.sum(axis=0).tolist(), strict=True)))
         return [pa.array(answer) for answer in answers]
 
     def print_notes(self) -> None:
-        """Print notes on unknown categories, infinite inputs and extrapolations."""
+        """Print notes on unknown categories and extrapolations."""
         for sentence in self.unseen.describe():
             note(sentence)
         if self.rows == 0:
             note(f"{self.kept.source} has no rows: {self.kept.out} has none either.")
-        if self.infinite:
-            note(f"{format_count(self.infinite, 'row')} with an infinite input, treated as missing.")
         if self.outside:
             note(
                 f"{self.outside:,} of {self.rows:,} rows are outside the range of the training data "

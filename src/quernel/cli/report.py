@@ -27,7 +27,7 @@ from quernel.plots.inputs import replace_missing_markers
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed
 from quernel.report.content import Page, compare_with, compute_page, summarize_page
 from quernel.report.evaluation import check_comparable, check_target
-from quernel.report.formatting import format_amount, format_count
+from quernel.report.formatting import format_amount
 from quernel.report.sections import render_page
 from quernel.tables import TableError
 from quernel.tables.csv_files import CsvOptions, model_csv_options
@@ -36,7 +36,6 @@ from quernel.tables.training_data import (
     RowSample,
     TrainingData,
     choose_sample_size,
-    has_infinite,
     is_numeric,
     read_numbers,
     sample_rows,
@@ -92,7 +91,6 @@ def report(
     if finite.sum() < MIN_ROWS:
         among = "" if sample.whole else f" among {len(finite):,} sampled"
         raise TableError(f"{source} has {finite.sum()} rows with a target{among}; at least {MIN_ROWS} are needed.")
-    _note_infinite(fitted, sample.table, target)
     for sentence in describe_unseen(fitted.encoder, sample.table):
         note(sentence)
     y = check_target(fitted, target[finite])
@@ -154,13 +152,6 @@ def _read_sample(fitted: TableModel, source: Source, allowed: float, others: Map
         limit = table.n_rows if size <= allowed else choose_sample_size(len(encoder.names), allowed)
         sample = sample_rows(table, inputs, target, limit, SEED, encoder.missing)
         return replace(sample, table=replace_missing_markers(encoder, sample.table, target))
-
-
-def _note_infinite(fitted: TableModel, table: pa.Table, target: Array) -> None:
-    """Print how many rows have infinite values, which are treated as missing."""
-    for what, count in (("target", np.isinf(target).sum()), ("input", has_infinite(fitted.encoder, table).sum())):
-        if count:
-            note(f"{format_count(int(count), 'row')} with an infinite {what}, treated as missing.")
 
 
 def _check_columns(fitted: TableModel, schema: pa.Schema, source: Source) -> None:

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby, pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import types
 
@@ -76,7 +73,6 @@ class ParquetTable:
     groups: tuple[RowRange, ...]  # those that have rows, in the order of the files
     n_bytes: int  # uncompressed size of all values
     stamps: Mapping[str, Stamp]  # by path, what tells that a file was changed between two passes
-    filesystem: Any = None  # Arrow's; None is the local one
     notes: tuple[str, ...] = ()  # sentences for the user
 
     @property
@@ -99,12 +95,12 @@ class ParquetTable:
 
         Each file is opened once. Parquet is read from the beginning of a row group, whichever batches are asked for.
         """
-        schema = pa.schema([self.schema.field(name) for name in columns])
-        size = size or sources.BLOCK_ROWS
+        schema, size = pa.schema([self.schema.field(name) for name in columns]), size or sources.BLOCK_ROWS
+        options = {"pre_buffer": False, "buffer_size": BUFFER, "page_checksum_verification": True}
         batches = self.split(size) if batches is None else batches
         for (path, label, _), inside in groupby(batches, key=lambda one: (one.path, one.label, one.file_first)):
-            with explain_errors(label), open_file(path, self.filesystem) as file:
-                check_stamp(path, self.stamps[path], self.filesystem)
+            with explain_errors(label), pq.ParquetFile(path, **options) as file:
+                check_stamp(path, self.stamps[path])
                 for number, some in groupby(inside, key=lambda one: one.group):
                     wanted, start = {one.start: one for one in some}, 0
                     with explain_errors(str(next(iter(wanted.values())))):
@@ -114,20 +110,19 @@ class ParquetTable:
                             if not wanted:
                                 break
                             start += len(batch)
-                check_stamp(path, self.stamps[path], self.filesystem)
+                check_stamp(path, self.stamps[path])
 
-    def read(self, columns: Names | None = None) -> pa.Table:
-        """Read all rows of these columns (None: all) as an Arrow table."""
+    def read(self, columns: Names | None = None, chosen: Mask | None = None) -> pa.Table:
+        """Read rows, all or those of a mask (n,), of these columns (None: all) as an Arrow table."""
         names = self.schema.names if columns is None else columns
-        empty = self.schema.empty_table().select(names)
-        return pa.concat_tables([empty, *(table for _, table in self.iter_batches(names))])
+        parts = [self.schema.empty_table().select(names)]
+        for batch, table in self.iter_batches(names):
+            parts.append(table if chosen is None else table.filter(pa.array(chosen[batch.rows])))
+        return pa.concat_tables(parts)
 
 
 def open_parquet(
-    paths: Sequence[str | Path],
-    labels: Mapping[str, str] | None = None,
-    needed: ColumnFilter = any_column,
-    filesystem: Any = None,
+    paths: Sequence[str | Path], labels: Mapping[str, str] | None = None, needed: ColumnFilter = any_column
 ) -> ParquetTable:
     """Open Parquet files as one table; only their footers are read.
 
@@ -138,32 +133,22 @@ def open_parquet(
     for path in map(str, paths):
         label, file_first = (labels or {}).get(path, path), n_rows
         with explain_errors(label):
-            stamps[path] = read_stamp(path, filesystem)
-            with open_file(path, filesystem) as file:
+            stamps[path] = read_stamp(path)
+            with pq.ParquetFile(path) as file:
                 schemas[label], footer = file.schema_arrow, file.metadata
         for number, found in enumerate(map(footer.row_group, range(footer.num_row_groups))):
             if found.num_rows:
                 groups.append(RowRange(path, label, number, file_first, n_rows, 0, found.num_rows))
             n_rows, n_bytes = n_rows + found.num_rows, n_bytes + found.total_byte_size
-    return ParquetTable(_unify_schemas(schemas, needed), tuple(groups), n_bytes, stamps, filesystem)
-
-
-def open_file(path: str, filesystem: Any = None) -> pq.ParquetFile:
-    """Return the file opened as a pyarrow ParquetFile, a context manager, with page checksums verified."""
-    options = {"pre_buffer": False, "buffer_size": BUFFER, "page_checksum_verification": True}
-    return pq.ParquetFile(path, filesystem=filesystem, **options)
+    return ParquetTable(_unify_schemas(schemas, needed), tuple(groups), n_bytes, stamps)
 
 
 @contextmanager
-def explain_errors(
-    place: str, remedy: str = "Write the file again, or leave it out.", *more: type[Exception]
-) -> Iterator[None]:
-    """Context manager: turn errors of Arrow, of the system and `more` into one-line `RowsError`s with the remedy."""
+def explain_errors(place: str, remedy: str = "Write the file again, or leave it out.") -> Iterator[None]:
+    """Context manager: turn errors of Arrow and of the system into one-line `RowsError`s with the remedy."""
     try:
         yield
-    except RowsError:
-        raise
-    except (pa.ArrowException, OSError, *more) as error:
+    except (pa.ArrowException, OSError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RowsError(f"{place} cannot be read: {reason.rstrip('.')}. {remedy}") from error
 
@@ -279,117 +264,50 @@ class TableRows(ABC):
 class ParquetRows(TableRows):
     """Rows of Parquet files, which may be larger than memory.
 
-    The constructor reads metadata only (and the columns that `filters` name); rows are read and validated when they are
-    streamed. A file that changes between two passes, by its size or time, is an error. Files without rows are skipped.
-    Corrupt bytes are detected for certain only in files with page checksums, which pyarrow writes with
-    write_page_checksum=True.
+    The constructor reads metadata only; rows are read and validated when they are streamed. A file that changes between
+    two passes, by its size or time, is an error. Files without rows are skipped. Corrupt bytes are detected for certain
+    only in files with page checksums, which pyarrow writes with write_page_checksum=True.
 
     Parameters
     ----------
-    paths : path, glob pattern such as "trips/*.parquet", folder, list of paths, or pyarrow dataset
+    paths : path, glob pattern such as "trips/*.parquet", folder, or list of paths
     target : str
         Column to predict.
     columns : sequence of str or None
-        Columns of X, in this order. None takes all columns except target and weight, which must be numeric; columns of
-        other types that `filters` name are left out. Integers and booleans are converted to float64.
+        Columns of X, in this order. None takes all columns except target and weight, which must be numeric. Integers
+        and booleans are converted to float64.
     weight : str or None
         Column of row weights, >= 0; None for equal weights.
-    filters : pyarrow expression, list of (column, operator, value), list of such lists, or None
-        Rows to keep; a list of lists is a disjunction ("or") of conjunctions ("and"). The constructor finds the rows
-        that are kept, in one pass over the columns that the filters name.
     """
 
-    def __init__(
-        self, paths: Any, target: str, *, columns: Names | None = None, weight: str | None = None, filters: Any = None
-    ) -> None:
-        partitions = paths.partitioning.schema.names if getattr(paths, "partitioning", None) else ()
-        if columns is None and partitions:
-            raise RowsError(
-                "The dataset has columns that are known from the names of folders only, which are not read: "
-                f"{', '.join(partitions)}. Choose the inputs with columns=."
-            )
-        found, filesystem = _find_files(paths)
-        chosen = None if columns is None else {*columns, target, weight}
-
-        def in_filters(name: str) -> bool:
-            return filters is not None and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(filters)) is not None
-
-        table = open_parquet(found, None, lambda name: chosen is None or name in chosen or in_filters(name), filesystem)
-        filtered = [name for name in table.schema.names if in_filters(name)]
-        numeric = [one.name for one in table.schema if _is_number(one.type) or one.name not in filtered]
-        self.names = tuple(name for name in numeric if name not in (target, weight)) if columns is None else (*columns,)
-        self.files = tuple(table.stamps)
-        self._check_names(table, columns, [*self.names, target, *([] if weight is None else [weight])])
-        used = np.broadcast_to(True, table.n_rows) if filters is None else _find_kept(table, filters, filtered)
-        super().__init__(table, used, self.names, self.names, target, weight)
-        if not self.spans:
-            that = "that the filters keep " if filters is not None else ""
-            raise RowsError(f"There are no rows {that}in {self._describe_files()}.")
-
-    def __repr__(self) -> str:
-        return f"ParquetRows({self._describe_files()}: {self.n_rows:,} rows x {self.n_columns} columns)"
-
-    def _describe_files(self) -> str:
-        return self.files[0] + (f" and {len(self.files) - 1} more files" if len(self.files) > 1 else "")
-
-    def _check_names(self, table: ParquetTable, columns: Names | None, named: Names) -> None:
-        """Raise a `RowsError` unless inputs, target and weight, which are `named`, are different columns of numbers."""
+    def __init__(self, paths: Any, target: str, *, columns: Names | None = None, weight: str | None = None) -> None:
+        outputs = [target, *([] if weight is None else [weight])]
+        needed = any_column if columns is None else {*columns, *outputs}.__contains__
+        files = list_files(os.fspath(paths), PARQUET) if isinstance(paths, str | os.PathLike) else list(paths)
+        if not files:
+            raise RowsError(f"No Parquet file was found at {paths!s}. Give a file, a folder, or a pattern.")
+        table = open_parquet(files, needed=needed)
+        known = table.schema.names
+        self.names = tuple(name for name in known if name not in outputs) if columns is None else (*columns,)
         if isinstance(columns, str) or not self.names:
             raise RowsError(f"columns must be a list of names, or None for all columns of numbers; got {columns!r}.")
-        path = next(iter(table.stamps))
-        for name in named:
-            if name not in table.schema.names:
-                raise RowsError(f"{path} has no column {name!r}. Its columns: {', '.join(table.schema.names[:12])}.")
-            if named.count(name) > 1:
+        for name in (*self.names, *outputs):
+            if name not in known:
+                raise RowsError(f"{files[0]} has no column {name!r}. Its columns: {', '.join(known[:12])}.")
+            if (*self.names, *outputs).count(name) > 1:
                 raise RowsError(f"Column {name!r} is named twice among columns, target and weight.")
-            if not _is_number(kind := table.schema.field(name).type):
+            kind = table.schema.field(name).type
+            if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
                 raise RowsError(
-                    f"{path}: column {name!r} holds {kind} values, not numbers. Choose other columns with columns=, "
+                    f"{files[0]}: column {name!r} holds {kind} values, not numbers. Choose other columns by columns=, "
                     "turn it into numbers first, or use the command line, which encodes text."
                 )
+        super().__init__(table, np.broadcast_to(True, table.n_rows), self.names, self.names, target, weight)
+        if not self.spans:
+            raise RowsError(f"There are no rows in {', '.join(map(str, files[:3]))}.")
 
     def _encode(self, table: pa.Table, k: int, X: bool) -> Piece:  # noqa: ARG002
         """Return a table as float64; missing values become NaN."""
         numbers = {name: table[name].cast("float64", safe=False).to_numpy() for name in table.column_names}
         inputs = np.stack([numbers[name] for name in self.inputs], axis=1) if X else None
         return Piece(inputs, numbers[self.target], numbers[self.weight] if self.weight else None)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    """Whether an Arrow type converts to float64 without encoding: floats, integers and booleans."""
-    return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
-
-
-def _find_kept(table: ParquetTable, filters: Any, names: Names) -> Mask:
-    """Return which rows the filters keep, in one pass over the columns that they name; without Arrow's threads."""
-    remedy = "Give a pyarrow expression, or (column, operator, value) such as [('year', '>=', 2020)]."
-    with explain_errors(f"{next(iter(table.stamps))} with the filters {filters}", remedy, TypeError, ValueError):
-        kept = filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
-        masks = [
-            ds.dataset(batch).to_table(columns={"kept": kept}, use_threads=False)["kept"].fill_null(False).to_numpy()
-            for _, batch in chain([(None, table.schema.empty_table())], table.iter_batches(names))
-        ]
-    return np.concatenate(masks)
-
-
-def _find_files(paths: Any) -> tuple[Names, Any]:
-    """List the files of a path, a glob pattern, a folder, a list of paths, or a pyarrow dataset.
-
-    Returns the paths, and Arrow's file system, None for the local one.
-    """
-    if hasattr(paths, "get_fragments"):
-        if getattr(getattr(paths, "format", None), "default_extname", None) != "parquet" or not paths.files:
-            raise RowsError("The dataset must be one of Parquet files.")
-        if (getattr(paths, "_scan_options", None) or {}).get("filter") is not None:
-            raise RowsError("The dataset has a filter of its own. Give the whole dataset, and the filter as filters=.")
-        return paths.files, paths.filesystem
-    if isinstance(paths, str | os.PathLike):
-        found = list_files(os.fspath(paths), PARQUET)
-    elif isinstance(paths, Sequence):
-        found = [os.fspath(path) for path in paths]
-    else:
-        raise RowsError(f"paths must be a path, a list of paths or a pyarrow dataset; got {type(paths).__name__}.")
-    for path in found or [repr(paths)]:
-        if not os.path.isfile(path):
-            raise RowsError(f"No Parquet file was found at {path}. Give a file, a folder, or a pattern.")
-    return found, None

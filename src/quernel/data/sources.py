@@ -24,8 +24,8 @@ from quernel._machine import read_ahead
 
 Array = NDArray[np.floating]
 Mask = NDArray[np.bool_]
-# Size, time of the last change and, of a local file, its identity: what tells that a file was changed.
-Stamp = tuple[Any, ...]
+# Size, time of the last change, and identity of a file: what tells that it was changed.
+Stamp = tuple[int, int, int]
 
 # Size of a block of raw rows: at most so many rows, and at most so many bytes where rows are wide. The overhead per
 # block is then negligible beside reading it, and a few blocks in flight take little memory on any machine.
@@ -235,22 +235,19 @@ def positive_weight_mask(source: Any) -> Mask:
     return np.ones(source.n_rows, dtype=bool) if source.weight is None else np.asarray(source.weight > 0)
 
 
-def read_stamp(path: str, filesystem: Any = None) -> Stamp:
-    """The stamp of a file, local or of an Arrow file system."""
-    if filesystem is None:
-        found = os.stat(path)
-        return found.st_size, found.st_mtime_ns, found.st_ino
-    info = filesystem.get_file_info(path)
-    return info.size, info.mtime_ns, None
+def read_stamp(path: str) -> Stamp:
+    """The stamp of a file."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def check_stamp(path: str, stamp: Stamp, filesystem: Any = None) -> None:
+def check_stamp(path: str, stamp: Stamp) -> None:
     """Raise a `RowsError` if a file changed since its stamp was read.
 
     Called after the file was opened for a pass, so that a swap before is seen, and again after the pass.
     """
     try:
-        found = read_stamp(path, filesystem)
+        found = read_stamp(path)
     except OSError as error:
         raise RowsError(f"{path} cannot be read: {error}. Write the file again, or leave it out.") from error
     if found != stamp:

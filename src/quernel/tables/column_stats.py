@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +22,10 @@ from quernel.tables.columns import (
     Column,
     Markers,
     NumericColumn,
+    Parser,
     TextColumn,
     parse_date,
+    parse_number,
 )
 from quernel.tables.frames import Entries, Frame, TableError, factorize
 
@@ -64,11 +64,11 @@ class Alarm(str):
 NO_VALUES, IDENTIFIES = "it holds no values at all", "identifier of the row"
 # Names of columns of whole numbers that identify rows, if no number is repeated.
 IDENTIFIER = re.compile(r"(^|.*[_\W])(id|key|uuid|guid|index|idx|row|nr|no|number)|.*[a-z](ID|Id|Key|Nr|No)", re.DOTALL)
-# Dates and numbers in any format.
-ANY_DATE = re.compile(r"(\d{4}([./-])\d{1,2}\2\d{1,2}|\d{1,2}([./-])\d{1,2}\3\d{2,4})([ T].*)?")
-ANY_NUMBER = re.compile(rf"(?![+-]?0\d){NUMBER.pattern}|[+-]?[$€£¥]?\s?(?!0\d)\d[\d.,]*\s?[$€£¥%]?")
-# What text may look like: name, pattern, how it is read as that, and the format in which it is.
-LOOKS = (("dates", ANY_DATE, PARSERS["date"], "2020-12-31"), ("numbers", ANY_NUMBER, PARSERS["number"], "1234.5"))
+# Numbers and dates in any format; 01234 is a label.
+LIKE_NUMBERS = re.compile(
+    rf"(?![+-]?0\d){NUMBER.pattern}|[+-]?[$€£¥]?\s?(?!0\d)\d[\d.,]*\s?[$€£¥%]?"
+    r"|(\d{4}([./-])\d{1,2}\4\d{1,2}|\d{1,2}([./-])\d{1,2}\5\d{2,4})([ T].*)?"
+)
 # The encoding of a column or the reason to leave it out, and remarks to follow its name.
 Choice = tuple[Column | str, list[str]]
 
@@ -81,7 +81,7 @@ def choose_encoding(
     `keep` is for identifiers that are wanted. With a target, columns of more than `max_one_hot` categories still lack
     its means (`with_target`).
     """
-    kind = entries.kind
+    kind, order, remarks = entries.kind, "year first", list[str]()
     if not name:  # usually row numbers
         return "it has no name, like the row numbers that pandas writes. Give it one in the file to use it", []
     if kind == "nothing":
@@ -89,18 +89,30 @@ def choose_encoding(
     if categorical and kind not in ("number", "boolean", *TEXTS):
         raise TableError(f"Column {name!r} holds {entries.type_name}; categorical is for text, numbers and booleans.")
     if categorical or kind in TEXTS:
-        return _encode_text(name, entries, "category" if categorical else kind, markers, keep, has_target)
+        counts = count_categories(entries)
+        if len(counts) > OPTIONS.max_distinct:
+            most = f"{OPTIONS.max_distinct:,}"
+            return Alarm(f"it has more than {most} different values, like a name or another {IDENTIFIES}"), []
+        given = markers.texts.difference(MISSING_MARKERS)  # the user's: never categories
+        counts = {text: count for text, count in counts.items() if text and text not in given}
+        texts = [text for text in counts if text not in MISSING_MARKERS]
+        found = find_type(texts) if kind == "text" and not categorical else None
+        if found is None:
+            how = "category" if categorical else kind
+            return _encode_categories(name, counts, len(entries), how, keep, has_target)
+        kind, order = found
+        what = f"dates, {order}" if kind == "date" else f"{kind}s"
+        remarks = [f"is text that holds {what}, such as {texts[0]!r}, and is read as these"]
     if kind is None:
         return f"it holds {entries.type_name}, which is not supported", []
-    values = NumericColumn(name, kind, fill=0.0, flagged=False).read(entries, markers, finite=False)
-    n_infinite = int(np.isinf(values).sum())
-    remarks = [f"is infinite in {format_rows(n_infinite)}, treated as missing"] if n_infinite else []
-    return _encode_numbers(name, values, kind, keep), remarks
+    values = NumericColumn(name, kind, fill=0.0, flagged=False, order=order).read(entries, markers, finite=False)
+    if n_infinite := int(np.isinf(values).sum()):
+        remarks.append(f"is infinite in {n_infinite:,} of {len(values):,} rows, treated as missing")
+    return _encode_numbers(name, values, kind, order, keep), remarks
 
 
-def _encode_numbers(name: str, values: Array, kind: str, keep: bool) -> Column | str:
-    """Choose the encoding of numbers, of dates (of a kind in DATE_ORDERS if they were text) or of times in seconds."""
-    kind, order = ("date", kind) if kind in DATE_ORDERS else (kind, "year first")
+def _encode_numbers(name: str, values: Array, kind: str, order: str, keep: bool) -> Column | str:
+    """Choose the encoding of numbers, or of durations, dates or times in seconds."""
     finite = values[np.isfinite(values)]
     if len(finite) == 0:
         return NO_VALUES
@@ -136,104 +148,76 @@ def is_identifier(name: str, values: Array) -> bool:
     return bool(named or expected >= OPTIONS.min_repeats) and len(np.unique(values)) == n
 
 
-def _encode_text(
-    name: str, entries: Entries, kind: str | None, markers: Markers, keep: bool, has_target: bool
-) -> Choice:
-    """Choose the encoding of text, of a categorical type, or mixed with other objects."""
-    values, most = entries.values, OPTIONS.max_distinct
-    many = not isinstance(values, np.ndarray) and len(values) > 2 * most and values.head(2 * most).n_unique() > most + 1
-    labels, index = ([], np.empty(0, dtype=np.intp)) if many else factorize(entries)
-    if many or len(labels) > most:
-        return Alarm(f"it has more than {most:,} different values, like a name or another {IDENTIFIES}"), []
-    n_rows, n_each = len(entries), np.bincount(index + 1, minlength=len(labels) + 1).tolist()
-    counts = dict(zip(labels, n_each[1:], strict=True))
-    given = markers.texts.difference(MISSING_MARKERS)  # the user's: never categories
-    n_missing = n_each[0] + sum(counts.pop(text, 0) for text in ("", *given))
-    texts = [text for text in counts if text not in MISSING_MARKERS]
-    if kind == "text" and (parsed := _parse_all(texts)) is not None:
-        holds, numbers = parsed
-        known: Array = np.repeat(numbers, [counts[text] for text in texts])
-        what = f"dates, {holds}" if holds in DATE_ORDERS else f"{holds}s"
-        remark = f"is text that holds {what}, such as {texts[0]!r}, and is read as these"
-        return _encode_numbers(name, np.append(known, np.full(n_rows - len(known), np.nan)), holds, keep), [remark]
-    column, remarks = _encode_categories(name, counts, n_missing, keep, has_target), []
-    if kind == "mixed":
-        remarks.append("mixes text with numbers or other values, and is read as categories")
-    elif kind == "text" and (hint := _suggest_type(counts)) is not None:
-        if isinstance(column, str):
-            return type(column)(f"{column}, but {hint}"), []
-        remarks.append(f"is read as categories, but {hint}")
-    elif kind == "text" and OPTIONS.many_gaps <= n_missing / n_rows < 1:
-        remarks.append(
-            f"is empty in {n_missing / n_rows:.0%} of the rows. If 'None' or 'NA' is one of its categories, the reader "
-            "took it for a gap; gaps count as a category of their own"
-        )
-    if isinstance(column, TextColumn) and has_target and len(column.categories) > OPTIONS.max_one_hot:
-        remarks.append(f"has {len(column.categories):,} categories: means of the target stand for them")
-    elif isinstance(column, TextColumn) and len(column.categories) == (n := OPTIONS.max_categories) and column.other:
-        remarks.append(f"has more than {n} categories: all but the {n} most frequent count as one")
-    return column, remarks
+def count_categories(entries: Entries) -> dict[str, int]:
+    """Return the number of rows of each value as text; of a long column of many values, those of its first rows."""
+    few = entries.values[: 2 * OPTIONS.max_distinct]
+    labels, index = factorize(Entries(few))
+    if len(few) < len(entries) and len(labels) <= OPTIONS.max_distinct:
+        labels, index = factorize(entries)
+    return dict(zip(labels, np.bincount(index + 1, minlength=len(labels) + 1)[1:].tolist(), strict=True))
 
 
-def _parse_all(texts: Sequence[str]) -> tuple[str, list[Any]] | None:
-    """Return what all of the text holds, dates by their order, times or numbers, and the values; None if unclear."""
-    found: dict[str, list[Any]] = {}
-    dates = {order: partial(parse_date, order=order) for order in DATE_ORDERS}
-    for kind, parse in (dates | {one: PARSERS[one] for one in ("time", "number")}).items():
-        if "year first" in found:  # which the others read, too
-            break
-        values = [*takewhile(lambda value: value is not None, map(parse, texts))]
-        if texts and len(values) == len(texts):
-            found[kind] = values
-    labels = "number" in found and any(re.match(r"[+-]*0\d", text) for text in texts)
+def find_type(texts: Sequence[str]) -> tuple[str, str] | None:
+    """Return what all of the text holds, dates (and their order), times or numbers; None if that is unclear."""
+    parsers: dict[tuple[str, str], Parser] = {("date", one): partial(parse_date, order=one) for one in DATE_ORDERS}
+    parsers |= {(kind, "year first"): PARSERS[kind] for kind in ("time", "number")}
+    found = [one for one, parse in parsers.items() if texts and all(parse(text) is not None for text in texts)]
+    found = found[:1] if ("date", "year first") in found else found  # which the other orders read, too
+    labels = ("number", "year first") in found and any(re.match(r"[+-]*0\d", text) for text in texts)
     zoned = {re.search(r":.*([Z+]|-\d)", text) is None for text in texts}
     # 1/2/2020 alone may be in January or in February, 01234 is a label, and dates in one column have a zone or not.
-    return next(iter(found.items())) if len(found) == 1 and not labels and len(zoned) == 1 else None
+    return found[0] if len(found) == 1 and not labels and len(zoned) == 1 else None
 
 
-def _encode_categories(name: str, counts: dict[str, int], n_missing: int, keep: bool, has_target: bool) -> Column | str:
-    """Choose the encoding of categories, given the number of rows of each."""
+def _encode_categories(
+    name: str, counts: dict[str, int], n_rows: int, kind: str | None, keep: bool, has_target: bool
+) -> Choice:
+    """Choose the encoding of categories, given the number of rows of each; of a categorical type, text, or mixed."""
     ranked = sorted(counts, key=lambda text: (-counts[text], text))
     frequent = [text for text in ranked if counts[text] >= OPTIONS.min_category_rows]
     categories = tuple(sorted(frequent[: OPTIONS.max_categories]))
     # NA and the like are text only where they are frequent enough to be categories; elsewhere they are missing values.
     known = [text for text in ranked if text in categories or text not in MISSING_MARKERS]
+    n_missing = n_rows - sum(counts.values())
     missing = n_missing > 0 or len(known) < len(ranked)
+    remarks = _suggest_type(counts) if kind == "text" else []
     if not known:
-        return NO_VALUES
+        return NO_VALUES, []
     if not keep and len(known) > max(OPTIONS.max_categories, sum(counts[text] for text in known) / 2):
-        return Alarm(f"it has {len(known):,} different values, like a name or another {IDENTIFIES}")
+        return Alarm(f"it has {len(known):,} different values, like a name or another {IDENTIFIES}"), remarks
     if len(known) == 1 and not missing:
-        return f"it is {known[0]!r} everywhere"
+        return f"it is {known[0]!r} everywhere", remarks
+    if kind == "mixed":
+        remarks.append("mixes text with numbers or other values, and is read as categories")
+    elif kind == "text" and not remarks and n_missing / n_rows >= OPTIONS.many_gaps:
+        remarks.append(
+            f"is empty in {n_missing / n_rows:.0%} of the rows. If 'None' or 'NA' is one of its categories, the reader "
+            "took it for a gap; gaps count as a category of their own"
+        )
     if has_target and len(known) > OPTIONS.max_one_hot:
-        return TextColumn(name, tuple(sorted(known)), other=False, missing=False)
+        remarks.append(f"has {len(known):,} categories: means of the target stand for them")
+        return TextColumn(name, tuple(sorted(known)), other=False, missing=False), remarks
     if not categories:
-        return f"none of its {len(known)} categories appears in {OPTIONS.min_category_rows} rows"
-    return TextColumn(name, categories, other=len(categories) < len(known), missing=missing)
+        return f"none of its {len(known)} categories appears in {OPTIONS.min_category_rows} rows", remarks
+    other = len(categories) < len(known)
+    if other and len(categories) == (n := OPTIONS.max_categories):
+        remarks.append(f"has more than {n} categories: all but the {n} most frequent count as one")
+    return TextColumn(name, categories, other, missing), remarks
 
 
-def _suggest_type(counts: dict[str, int]) -> str | None:
-    """Return what most of the text looks like and how to have it read as that; None for ordinary categories."""
-    for what, pattern, parse, example in LOOKS:
-        alike = [text for text in counts if pattern.fullmatch(text)]
-        if 2 * sum(counts[text] for text in alike) <= sum(counts.values()):
-            continue
-        unread = [text for text in alike if parse(text) is None]
-        hint = f"most of it looks like {what}, such as {(unread or alike)[0]!r}"
-        others = sorted(counts.keys() - {*alike}, key=lambda text: (-counts[text], text))[:3]
-        if unread or not others:
-            return f"{hint}. Write them like {example}"
-        which = ", ".join(f"{text!r} ({format_rows(counts[text])})" for text in others)
-        plain = re.compile(r'[^\s",]|[^\s",][^",]*[^\s",]')  # other items of a list are in quotes
-        quoted = [text if plain.fullmatch(text) else '"{}"'.format(text.replace('"', '""')) for text in others]
-        option = shlex.quote(",".join(quoted))
-        return f"{hint}; not {which}. If that marks a missing value in a CSV file, add --missing {option}"
-    return None
-
-
-def format_rows(count: int) -> str:
-    """Format a number of rows."""
-    return "1 row" if count == 1 else f"{count:,} rows"
+def _suggest_type(counts: dict[str, int]) -> list[str]:
+    """Return a remark if most of the text looks like numbers or dates: how to have it read as these."""
+    alike = [text for text in counts if LIKE_NUMBERS.fullmatch(text)]
+    if 2 * sum(counts[text] for text in alike) <= sum(counts.values()):
+        return []
+    unread = [text for text in alike if parse_number(text) is None and parse_date(text) is None]
+    remark = f"is text that mostly looks like numbers or dates, such as {(unread or alike)[0]!r}"
+    if unread or len(alike) == len(counts):
+        return [f"{remark}. Write them like 1234.5 and 2020-12-31"]
+    other = max(counts.keys() - {*alike}, key=lambda text: (counts[text], text))
+    option = shlex.quote('"{}"'.format(other.replace('"', '""')))  # an item of a list
+    remark = f"{remark}; not {other!r} (in {counts[other]:,} of {sum(counts.values()):,} rows)"
+    return [f"{remark}. If that marks a missing value in a CSV file, add --missing {option}"]
 
 
 # Traps in training data, called out before any work: columns that tell the target, long tails, dates in parts.

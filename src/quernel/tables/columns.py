@@ -215,7 +215,7 @@ class TextColumn:
             return {category.lower() for category in self.categories} <= {"true", "false"}
         if entries.kind == "number":
             numeric = [category for category in self.categories if NUMBER.fullmatch(category)]
-            exact = hasattr(entries.dtype, "scale")  # decimal numbers have all of their digits
+            exact = hasattr(entries.values.dtype, "scale")  # decimal numbers have all of their digits
             return bool(numeric) and (exact or all(len(equivalent_spellings(category)) > 1 for category in numeric))
         return entries.kind in (*TEXTS, "nothing")
 
@@ -271,12 +271,9 @@ Column: TypeAlias = NumericColumn | TextColumn
 FOLDS = 10
 
 
-def row_folds(first_row: int, n_rows: int) -> NDArray[np.intp]:
-    """Return the fold of training rows, shape (n,), by a hash of their number: the same in whatever batches they come.
-
-    `first_row` is the number of the first one among all training rows.
-    """
-    state = np.arange(first_row + 1, first_row + n_rows + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+def row_folds(rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the folds of training rows, shape (n,), by a hash of their numbers: the same in whatever batches."""
+    state = (rows + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
         state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
     return ((state ^ (state >> np.uint64(31))) % np.uint64(FOLDS)).astype(np.intp)

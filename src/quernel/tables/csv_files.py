@@ -6,13 +6,13 @@ column of which a later value does not fit. They are the same in every locale: 3
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from quernel.tables.frames import TableError
 
 Writer = Callable[[pa.Schema, Iterable[pa.RecordBatch]], Any]
 SEPARATORS = (",", ";", "\t", "|")
-# What files are tried to be in; any bytes are Latin-1.
-ENCODINGS = ("utf-8", "cp1252", "latin-1")
+# What files are tried to be in: UTF-16 has a mark at its beginning, and any bytes are Latin-1.
+ENCODINGS = ("utf-8", "utf-16", "cp1252", "latin-1")
 # Bytes of a file that are read at a time, and are a row group of the copy; types are inferred from the first of them.
 BLOCK = 2**24
 # What a column may be, in this order: from each type on to the next, as values do not fit.
@@ -70,18 +70,15 @@ def copy_csv(
     """
     encoding, beginning = _read_text(path, compression)
     separator, names = _find_header(beginning)
-    used, notes = [name for name in names if name and needed(name)], []
+    used, notes = [name for name in names if name and needed(name)], list[str]()
     if not any(names):
         raise TableError(f"{path} has no header: the first line must name the columns.")
     if twice := [name for name in used if used.count(name) > 1]:
         raise TableError(f"{path} has more than one column named {twice[0]!r}. Rename them, so that each is known.")
     if encoding != "utf-8":
         notes.append(f"{path} is not in UTF-8, and was read as {encoding}. Save it as UTF-8 if that is wrong.")
-    if "" in names:
-        notes.append(
-            f"{path} has a column without a name, like the row numbers that pandas writes, which is left out. Give it "
-            "a name in the file to use it."
-        )
+    if "" in names:  # usually row numbers
+        notes.append(f"{path} has a column without a name, which is left out. Give it a name in the file to use it.")
 
     def read(types: dict[str, pa.DataType], decimal_point: str) -> Any:
         return arrow_csv.open_csv(
@@ -97,14 +94,11 @@ def copy_csv(
             ),
         )
 
-    def infer_types(decimal_point: str) -> dict[str, pa.DataType]:
-        texts = {name: pa.string() for name in used if name in options.text}
-        return {one.name: WIDER.get(one.type, one.type) for one in read(texts, decimal_point).schema}
-
+    texts = {name: pa.string() for name in used if name in options.text}
+    schemas = {point: read(texts, point).schema for point in (".," if separator == ";" else ".")}
     # A decimal comma only where it makes more columns numbers.
-    found = {point: infer_types(point) for point in (".," if separator == ";" else ".")}
-    point = max(found, key=lambda point: [*found[point].values()].count(pa.float64()))
-    types = found[point]
+    point = max(schemas, key=lambda point: schemas[point].types.count(pa.float64()))
+    types = {one.name: WIDER.get(one.type, one.type) for one in schemas[point]}
     while True:
         try:
             write(pa.schema([(name, types.get(name, pa.null())) for name in names if name]), read(types, point))
@@ -133,20 +127,16 @@ def _read_text(path: Path, compression: str | None) -> tuple[str, str]:
 
     Raise if it is no text, or has a quote that does not end.
     """
-    with pa.input_stream(str(path), compression=compression) as stream:
-        is_utf16 = stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    for encoding in ("utf-16",) if is_utf16 else ENCODINGS:
+    fault = ""
+    for encoding in ENCODINGS:
         stream = pa.input_stream(str(path), compression=compression)
-        with suppress(UnicodeDecodeError), io.TextIOWrapper(stream, encoding, newline="") as text:
-            block = beginning = text.read(BLOCK)
-            n_quotes = 0
-            while block and "\0" not in block:
-                n_quotes += block.count('"')
-                block = text.read(BLOCK)
-            if not beginning:
-                raise TableError(f"{path} cannot be read as CSV: it is empty.")
-            if n_quotes % 2 and not block:
-                raise TableError(f"{path} cannot be read as CSV: it has a quote that does not end.")
-            if not block:
+        with suppress(UnicodeError), io.TextIOWrapper(stream, encoding, newline="") as text:
+            beginning = text.read(BLOCK)
+            n_quotes = beginning.count('"') + sum(block.count('"') for block in iter(partial(text.read, BLOCK), ""))
+            fault = "it has a quote that does not end" if n_quotes % 2 else ""
+            fault = "it has bytes that text has not" if "\0" in beginning else fault
+            fault = fault if beginning else "it is empty"
+            if not fault:
                 return encoding, beginning[: 2**20].removeprefix("\ufeff")
-    raise TableError(f"{path} is no table: it has bytes that text has not.")
+            break
+    raise TableError(f"{path} cannot be read as CSV: {fault}.")

@@ -90,9 +90,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self : the fitted encoder
         """
         frame = open_frame(X)
-        shape = frame.n_rows, len(frame.names)
-        if 0 in shape:
-            what = "sample" if frame.n_rows == 0 else "feature"
+        if not frame.n_rows or not frame.names:
+            what, shape = "sample" if frame.names else "feature", (frame.n_rows, len(frame.names))
             raise TableError(f"Found array with 0 {what}(s) ({shape=}) while a minimum of 1 is required.")
         for parameter in ("categorical", "keep", "missing"):
             given = getattr(self, parameter)
@@ -107,15 +106,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if all(isinstance(one, str) for one, _ in found.values()):  # a column that counts is better than none
             numbers = [name for name in frame.names if frame.get(name).kind == "number"]
             found |= {name: self._fit_column(frame, name, targets, weight, keep=True) for name in numbers}
-        columns = tuple(one for one, _ in found.values() if not isinstance(one, str))
         notes = [note for _, several in found.values() for note in several]
-        if not columns:
-            one = "There is one sample only (n_samples=1): one value says nothing. Give more rows."
-            raise TableError(one if frame.n_rows == 1 else f"The table has no usable input column. {' '.join(notes)}")
-        self.columns_ = columns
+        self.columns_ = tuple(one for one, _ in found.values() if not isinstance(one, str))
+        if not self.columns_:
+            few = "There is one sample only (n_samples=1). " if frame.n_rows == 1 else ""
+            raise TableError(f"{few}The table has no usable input column. {' '.join(notes)}")
         self.dropped_ = {name: str(one) for name, (one, _) in found.items() if isinstance(one, str)}
-        advice = give_advice(frame.names, targets[:, 0] if targets is not None and targets.shape[1] == 1 else None)
-        self.notes_ = tuple(map(str, [*notes, *advice]))  # plain text, as model files hold it
+        notes += give_advice(frame.names, targets[:, 0] if targets is not None and targets.shape[1] == 1 else None)
+        self.notes_ = tuple(map(str, notes))  # plain text, as model files hold it
         self.alarms_ = tuple(str(note) for note in notes if isinstance(note, Alarm))
         self.n_features_in_ = len(frame.names)
         self.__dict__.pop("feature_names_in_", None)
@@ -149,7 +147,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             given, get = dict(zip(known, frame.names, strict=True)), frame.get  # one has no names: by position
             frame = Frame(known, lambda name: get(given[name]), frame.n_rows)
         self.check_frame(frame)
-        folds = None if first_row is None else row_folds(first_row, frame.n_rows)
+        folds = None if first_row is None else row_folds(np.arange(frame.n_rows) + first_row)
         blocks, markers = list[Array](), self.markers
         for column in self.columns_:
             values = column.read(frame.get(column.name), markers)
@@ -191,44 +189,42 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     def check_frame(self, table: Any, of: str = "The table") -> None:
         """Raise TableError if a table does not have the columns and types of the encoder."""
-        frame, wrong = open_frame(table, self.inputs), []
+        frame = open_frame(table, self.inputs)
         if not frame.named and len(frame.names) != self.n_features_in_:
             raise TableError(
                 f"X has {len(frame.names)} features, but {type(self).__name__} is expecting {self.n_features_in_} "
                 "features as input: give the columns that it was fitted to."
             )
         for column in self.columns_:
-            if column.name not in frame.names:
-                wrong.append(f"column {column.name!r} is missing. {suggest_name(column.name, frame.names)}")
-            elif not column.can_read(entries := frame.get(column.name)):
-                what = f"column {column.name!r} holds {entries.type_name}, but the model was fitted to {column.kind}s"
-                unit = (
-                    ", without a unit. Turn it into numbers in the unit of those" if entries.kind == "duration" else ""
-                )
-                wrong.append(f"{what}{unit}.")
-        if wrong:
-            more = f" ({len(wrong) - 1} more columns do not fit.)" if len(wrong) > 1 else ""
-            raise TableError(f"{of} does not fit the model: {wrong[0]}{more}")
+            known = column.name in frame.names
+            if known and column.can_read(entries := frame.get(column.name)):
+                continue
+            fault = f"is missing. {suggest_name(column.name, frame.names)}"
+            if known:
+                fault = f"holds {entries.type_name}, but the model was fitted to {column.kind}s."
+            raise TableError(f"{of} does not fit the model: column {column.name!r} {fault}")
 
     def _fit_column(
         self, frame: Frame, name: str, targets: Array | None, weight: Array | None, keep: bool
     ) -> tuple[Column | str, list[str]]:
         """Choose the encoding of a column and learn it; return it, or the reason to leave it out, and notes."""
         entries, markers = frame.get(name), self.markers
+        categorical = name in self.categorical
         column, remarks = choose_encoding(
-            name, entries, markers, categorical=name in self.categorical, keep=keep, has_target=targets is not None
+            name, entries, markers, categorical=categorical, keep=keep, has_target=targets is not None
         )
         if isinstance(column, str):
             sentence = f"Column {name!r} is left out: {'. It '.join([column, *remarks])}."
             return column, [Alarm(sentence) if isinstance(column, Alarm) else sentence]
         notes = [f"Column {name!r} {remark}." for remark in remarks]
-        if targets is None:
-            return column, notes
-        values = column.read(entries, markers)
-        if isinstance(column, TextColumn) and len(column.categories) > OPTIONS.max_one_hot:
-            folds = row_folds(0, len(entries)) if frame.folds is None else frame.folds
-            column = column.with_target(values, targets, weight, folds)
-        return column, notes if targets.shape[1] > 1 else [*notes, *find_leak(name, values, targets[:, 0])]
+        if targets is not None:
+            values = column.read(entries, markers)
+            if isinstance(column, TextColumn) and len(column.categories) > OPTIONS.max_one_hot:
+                folds = row_folds(np.arange(frame.n_rows)) if frame.folds is None else frame.folds
+                column = column.with_target(values, targets, weight, folds)
+            if targets.shape[1] == 1:
+                notes += find_leak(name, values, targets[:, 0])
+        return column, notes
 
     @property
     def _names_in(self) -> list[str]:

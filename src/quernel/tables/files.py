@@ -11,8 +11,8 @@ import csv
 import glob
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -22,16 +22,8 @@ import duckdb
 import pyarrow as pa
 
 from quernel._files import remove_leftovers, temporary_folder
-from quernel.data.parquet import (
-    GROUP_ROWS,
-    PARQUET,
-    ColumnFilter,
-    ParquetTable,
-    any_column,
-    list_files,
-    open_parquet,
-    write_parquet,
-)
+from quernel.data import parquet
+from quernel.data.parquet import GROUP_ROWS, ColumnFilter, ParquetTable, any_column, list_files, open_parquet
 from quernel.data.sources import check_stamp, read_stamp
 from quernel.tables.csv_files import INFER_TYPES, CsvOptions, copy_csv
 from quernel.tables.frames import TableError
@@ -39,7 +31,7 @@ from quernel.tables.frames import TableError
 # By format, how names of its files end.
 FORMATS = {
     "CSV": (".csv", ".tsv", ".txt"),
-    "Parquet": PARQUET,
+    "Parquet": parquet.PARQUET,
     "Arrow": (".arrow", ".feather", ".ipc"),
     "database": (".duckdb", ".db", ".sqlite", ".sqlite3"),
 }
@@ -88,11 +80,9 @@ def find_files(data: Path) -> list[Path]:
 
 def find_query_files(query: str) -> list[Path]:
     """Return the files that a query names, in single quotes, as paths or patterns."""
-    found: list[Path] = []
-    for literal in LITERAL.findall(query):
-        with suppress(OSError, ValueError):  # a name that cannot be one of a file
-            found += [Path(path) for path in sorted(glob.glob(literal.replace("''", "'"), recursive=True))]
-    return [path for path in dict.fromkeys(found) if path.is_file()]
+    names = [literal.replace("''", "'") for literal in LITERAL.findall(query)]
+    found = dict.fromkeys(path for name in names for path in sorted(glob.glob(name, recursive=True)))
+    return [path for path in map(Path, found) if path.is_file()]
 
 
 # Opening tables
@@ -140,24 +130,16 @@ def open_table(
 def copy_file(copy: Path, path: Path, options: CsvOptions, needed: ColumnFilter) -> list[str]:
     """Copy a CSV or Arrow file; columns that are not needed are null. Returns sentences for the user."""
     form, compression = file_format(path)
-    write = partial(write_parquet, copy, needed)
+    write = partial(parquet.write_parquet, copy, needed)
     with explain_errors(path, form):
         if form == "CSV":
             return copy_csv(path, compression, options, needed, write)
         with pa.OSFile(str(path)) as file:
-            write(*_open_arrow(file))
+            is_file = file.read(6) == b"ARROW1"  # not a stream
+            file.seek(0)
+            reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+            write(reader.schema, map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader)
         return []
-
-
-def _open_arrow(file: pa.NativeFile) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """Return schema and batches of an Arrow file, or of a stream."""
-    try:
-        reader = pa.ipc.open_file(file)
-    except pa.ArrowInvalid:
-        file.seek(0)
-        stream = pa.ipc.open_stream(file)
-        return stream.schema, stream
-    return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
 
 
 # Databases and queries
@@ -192,7 +174,7 @@ def copy_database(copy: Path, path: Path, query: str | None) -> None:
             pa.record_batch([*map(pa.array, zip(*some, strict=True), schema.types)], schema=schema)
             for some in iter(partial(rows.fetchmany, GROUP_ROWS), [])
         )
-        write_parquet(copy, any_column, schema, batches)
+        parquet.write_parquet(copy, any_column, schema, batches)
 
 
 def copy_query(copy: Path, query: str | None, database: Path | None = None, data: Sequence[str] = ()) -> None:
@@ -246,7 +228,6 @@ def _quote_name(name: str) -> str:
 @contextmanager
 def explain_errors(path: Path | None, kind: str, query: str | None = None) -> Iterator[None]:
     """Translate errors of DuckDB, Arrow, SQLite and of text into one line that names the file, or the query."""
-    place = str(path) if query is None else "The query"
     try:
         yield
     except (duckdb.Error, pa.ArrowException, sqlite3.Error, OSError, EOFError, csv.Error) as error:
@@ -255,8 +236,6 @@ def explain_errors(path: Path | None, kind: str, query: str | None = None) -> It
         if isinstance(error, duckdb.PermissionException):
             reason = f"it names a file that does not exist, or not in single quotes: {reason}"
         if re.search("Could not write|Error writing|No space left", str(error)):
-            raise TableError(
-                f"{place} could not be copied for reading: {reason}. Name another folder for temporary files by the "
-                "environment variable TMPDIR, or convert the data to Parquet yourself."
-            ) from error
-        raise TableError(f"{place} cannot be read as {kind if query is None else 'SQL'}: {reason}.") from error
+            reason += ". Name another folder for temporary files by the environment variable TMPDIR"
+        place = f"{path} cannot be read as {kind}" if query is None else "The query cannot be read as SQL"
+        raise TableError(f"{place}: {reason}.") from error

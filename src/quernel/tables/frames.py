@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import numbers
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -19,7 +19,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
+from sklearn.utils import check_array
 
 Array = NDArray[np.floating]
 
@@ -56,40 +56,28 @@ class Frame:
 
 
 def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
-    """Return access to the columns of any table; if some are named as `needed`, only these must differ in name."""
+    """Return access to the columns of any table; a few rows of pandas are read at once, if some are needed by name."""
     if isinstance(table, Frame):
         return table
-    if issparse(table):
-        raise TypeError("Sparse data was passed for X, but dense data is required. Use X.toarray() to convert it.")
-    if isinstance(table, np.ndarray | list | tuple):
-        matrix = _as_matrix(table)  # its columns have the names that scikit-learn gives them
-        return _keep_columns({f"x{j}": column for j, column in enumerate(matrix.T)}, len(matrix), named=False)
     if hasattr(table, "collect"):
         raise TableError(f"A table with its rows is needed; got a {type(table).__name__}. Call .collect() first.")
+    if isinstance(table, dict):
+        columns = (isinstance(values, Sized) and not isinstance(values, str) for values in table.values())
+        if not all(columns) or len(lengths := {len(values) for values in table.values()}) > 1:
+            raise TableError("A dict must have columns of one length as its values, like {'size': [1, 2]}.")
+        return _keep_columns(table, max(lengths, default=0))
+    if not hasattr(table, "columns"):  # columns of arrays have the names that scikit-learn gives them
+        matrix = table if hasattr(table, "dtype") else np.array(table, dtype=object)
+        sizes = {"ensure_min_samples": 0, "ensure_min_features": 0}
+        matrix = check_array(matrix, dtype=None, ensure_all_finite=False, **sizes)
+        return _keep_columns({f"x{j}": column for j, column in enumerate(matrix.T)}, len(matrix), named=False)
     labels = list(table.columns) if hasattr(table, "dtypes") else []
-    if len({*labels}) < len(labels):
-        refuse_repeated_names([label for label in labels if not needed or label in needed])
-        labels = [label for label in labels if label in needed]
-        table = table[labels]
+    refuse_repeated_names(labels)
     named = all(isinstance(label, str) for label in labels)  # numbers of columns are no names
     if needed and named and hasattr(table, "iloc") and len(table) <= FEW_ROWS:
-        table = dict(zip(labels, table.to_numpy(dtype=object).T, strict=True))
-    if isinstance(table, dict):
-        for name, values in table.items():
-            if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
-                raise TableError(f"A dict must have columns as its values, like [1, 2]; got {values!r} for {name!r}.")
-        if len(lengths := {len(values) for values in table.values()}) > 1:
-            raise TableError("The columns of the dict have different lengths. Give one value per row.")
-        return _keep_columns(table, max(lengths, default=0))
-    try:
-        batch = type(table).__name__ == "RecordBatch"
-        frame = nw.from_arrow(table, backend="pyarrow") if batch else nw.from_native(table, eager_only=True)
-    except TypeError as error:
-        if hasattr(table, "__array__") and (matrix := np.asarray(table)).ndim == 2:
-            return open_frame(matrix)
-        raise TableError(
-            f"A table is needed: pandas, polars, Arrow, an array or a dict of columns; got {type(table).__name__}."
-        ) from error
+        return _keep_columns(dict(zip(labels, table.to_numpy(dtype=object).T, strict=True)), len(table))
+    batch = type(table).__name__ == "RecordBatch"
+    frame = nw.from_arrow(table, backend="pyarrow") if batch else nw.from_native(table, eager_only=True)
     names = frame.columns if named else [f"x{j}" for j in range(len(labels))]
     return _keep_columns(dict(zip(names, frame.iter_columns(), strict=True)), len(frame), named=named)
 
@@ -97,20 +85,6 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
 def _keep_columns(columns: dict[str, Any], n_rows: int, *, named: bool = True) -> Frame:
     """Return access to columns of a table in memory, which are kept once they have been read."""
     return Frame(list(columns), cache(lambda name: as_entries(columns[name])), n_rows, named)
-
-
-def _as_matrix(table: Any) -> NDArray[Any]:
-    matrix = np.asarray(table)
-    if not isinstance(table, np.ndarray) and matrix.dtype.kind in "US":
-        matrix = np.array(table, dtype=object)  # numbers beside text stay numbers
-    if matrix.ndim != 2:
-        raise TableError(
-            f"Expected 2D array, got {matrix.ndim}D array instead. Reshape your data either using "
-            "array.reshape(-1, 1) if it has a single column, or array.reshape(1, -1) if it is a single row."
-        )
-    if matrix.dtype.kind == "c":
-        raise TableError("Complex data not supported: give the real and imaginary parts as columns.")
-    return matrix
 
 
 def refuse_repeated_names(names: Sequence[Any]) -> None:
@@ -141,11 +115,6 @@ class Entries:
         return len(self.values)
 
     @cached_property
-    def dtype(self) -> Any:
-        """The type of narwhals or NumPy."""
-        return self.values.dtype
-
-    @cached_property
     def array(self) -> NDArray[Any]:
         """The values as a NumPy array."""
         return self.values if isinstance(self.values, np.ndarray) else self.values.to_numpy()
@@ -153,13 +122,13 @@ class Entries:
     @cached_property
     def types(self) -> set[type]:
         """The type of narwhals or NumPy, or those of Python objects, but for missing ones."""
-        if not isinstance(self.dtype, nw.Object) and getattr(self.dtype, "kind", "") != "O":
-            return {getattr(self.dtype, "type", type(self.dtype))}
+        dtype = self.values.dtype
+        if not isinstance(dtype, nw.Object) and getattr(dtype, "kind", "") != "O":
+            return {getattr(dtype, "type", type(dtype))}
         values = self.array.tolist()
         types = {one for one in {*map(type, values)} if one.__name__ not in MISSING}
-        if float in types and all(value != value for value in values if type(value) is float):
-            types.discard(float)  # NaN marks missing values of any kind
-        return types
+        gaps = float in types and all(value != value for value in values if type(value) is float)
+        return types - {float} if gaps else types  # NaN marks missing values of any kind
 
     @cached_property
     def kind(self) -> str | None:
@@ -177,7 +146,7 @@ class Entries:
     @property
     def type_name(self) -> str:
         """The names of `types`, for messages."""
-        if isinstance(self.dtype, nw.Unknown):  # to narwhals: the library has a name for it
+        if isinstance(self.values.dtype, nw.Unknown):  # to narwhals: the library has a name for it
             native = self.values.to_native()
             return str(native.dtype if hasattr(native, "dtype") else native.type).lower()
         return " and ".join(sorted(one.__name__.lower() for one in self.types)[:3])
@@ -197,14 +166,9 @@ def as_entries(values: Any) -> Entries:
     if isinstance(values, Entries):
         return values
     if isinstance(values, list | tuple):  # of which NumPy would turn numbers beside text into text
-        plain = all(isinstance(value, numbers.Number) for value in values)
-        values = np.asarray(values) if plain else np.fromiter(values, dtype=object, count=len(values))
+        values = np.fromiter(values, dtype=object, count=len(values))
     if isinstance(values, np.ndarray):
         return Entries(values)
-    if type(values).__module__.startswith("pyarrow") and not hasattr(values, "chunks"):
-        import pyarrow as pa
-
-        values = pa.chunked_array([values])
     series = nw.from_native(values, series_only=True)
     if isinstance(series.dtype, nw.Categorical) and series.implementation.is_pyarrow():
         coded = series.to_native().type.value_type
@@ -219,9 +183,10 @@ def to_numbers(entries: Entries) -> Array:
     Booleans are 0 and 1, durations seconds, times seconds since midnight, and dates seconds since 1970, in UTC if they
     have a time zone.
     """
-    if isinstance(entries.dtype, nw.Time):
+    dtype = entries.values.dtype
+    if isinstance(dtype, nw.Time):
         values = np.array(entries.values.to_list(), dtype=object)
-    elif isinstance(entries.dtype, nw.Boolean | nw.Decimal):
+    elif isinstance(dtype, nw.Boolean | nw.Decimal):
         values = entries.values.cast(nw.Float64).to_numpy()
     else:
         values = entries.array
@@ -248,7 +213,7 @@ def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
     """Return the distinct values of a column as text, and the index of each entry among them, -1 if missing."""
     values, distinct = entries.values, dict[Any, int]()
     library = values.implementation if isinstance(values, nw.Series) and len(values) > FEW else None
-    if library is not None and library.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
+    if library is not None and library.is_pyarrow() and isinstance(values.dtype, nw.String | nw.Categorical):
         chunks = values.cast(nw.String).to_native().dictionary_encode().chunks  # with one dictionary for all
         distinct = chunks[0].dictionary.to_pylist()
         index = np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks])

@@ -18,7 +18,7 @@ from quernel.data.dask import DaskRows
 from quernel.data.parquet import ParquetTable, TableRows
 from quernel.data.sources import ArrayRows, Mask, Piece, read_all
 from quernel.tables.column_stats import LONG_TAIL
-from quernel.tables.columns import Markers, NumericColumn, row_folds
+from quernel.tables.columns import Markers, row_folds
 from quernel.tables.csv_files import CsvOptions
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import Entries, Frame, TableError, as_entries, factorize, suggest_name, to_numbers
@@ -55,59 +55,35 @@ class ReadOptions:
 
     def uses(self, name: str) -> bool:
         """Whether a column is used, be it as input, target, weights or groups."""
-        if name in self.exclude:
-            return False
-        return self.columns is None or name in (*self.columns, self.target, self.weights, self.groups)
+        named = (*(self.columns or ()), self.target, self.weights, self.groups)
+        return name not in self.exclude and (self.columns is None or name in named)
 
     def input_columns(self, schema: pa.Schema) -> list[str]:
-        """Return the names of the input columns, after checking every named column.
-
-        Raise if one is missing, if target or weights are not numeric, or if a categorical column is not an input.
-        """
+        """Return the names of the input columns; raise if a column is missing, or target or weights are not numeric."""
         left_out = (self.target, self.weights, self.groups, *self.exclude)
-        named = [name for name in (*left_out, *(self.columns or ()), *self.categorical) if name is not None]
-        if unknown := [name for name in named if name not in schema.names]:
-            option = " for --categorical" if unknown[0] in self.categorical else ""
-            raise TableError(f"There is no column {unknown[0]!r}{option}. {suggest_name(unknown[0], schema.names)}")
+        for name in (*left_out, *(self.columns or ())):
+            if name is not None and name not in schema.names:
+                raise TableError(f"There is no column {name!r}. {suggest_name(name, schema.names)}")
         for name, role in ((self.target, "target"), (self.weights, "column of weights")):
             if name is not None and not is_numeric(kind := schema.field(name).type):
                 raise TableError(
                     f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or declare missing-value "
                     "markers of a CSV file by --missing."
                 )
-        inputs = [name for name in self.columns or schema.names if name not in left_out]
-        if no_input := [name for name in self.categorical if name not in inputs]:
-            raise TableError(f"Column {no_input[0]!r} is no input column. Remove it from --categorical.")
-        if not inputs:
+        if not (inputs := [name for name in self.columns or schema.names if name not in left_out]):
             raise TableError("The table has no usable input column. There is none besides the target.")
         return inputs
 
 
-def kind_of_type(arrow_type: pa.DataType) -> str | None:
-    """Return the kind of a column of this Arrow type."""
-    return as_entries(pa.chunked_array([], arrow_type)).kind
-
-
 def is_numeric(arrow_type: pa.DataType) -> bool:
     """Whether a column of this Arrow type can be a target: numbers, booleans, or nothing at all."""
-    return kind_of_type(arrow_type) in ("number", "boolean", "duration", "nothing")
+    return as_entries(pa.chunked_array([], arrow_type)).kind in ("number", "boolean", "duration", "nothing")
 
 
-def read_numbers(table: pa.Table | pa.RecordBatch, name: str, missing: Sequence[str] = ()) -> Array:
+def read_numbers(table: pa.Table, name: str, missing: Sequence[str] = ()) -> Array:
     """Return a column of an Arrow table as numbers, shape (n,), missing values and their markers as NaN."""
-    if pa.types.is_null(table.schema.field(name).type):
-        return np.full(len(table), np.nan)
     values = np.ascontiguousarray(to_numbers(as_entries(table[name])))
     return np.where(np.isin(values, Markers(tuple(missing)).numbers), np.nan, values) if missing else values
-
-
-def has_infinite(encoder: TableEncoder, table: pa.Table) -> Mask:
-    """Which rows of a table have an infinite input, treated as missing; shape (n,)."""
-    found = np.zeros(len(table), dtype=bool)
-    for column in encoder.columns_:
-        if isinstance(column, NumericColumn):
-            found |= np.isinf(column.read(as_entries(table[column.name]), encoder.markers, finite=False))
-    return found
 
 
 def read_outputs(table: pa.Table, options: ReadOptions) -> tuple[Array, Array | None]:
@@ -176,7 +152,6 @@ class TrainingData:
     encoder: TableEncoder
     rows: ArrayRows | EncodedRows | DaskRows  # of the rows with a target: inputs, target (or its logarithm), weights
     groups: NDArray[np.intp] | None  # the number (n,) of the group of each
-    infinite: int  # number of rows that have an infinite target, and are left out
     target_range: tuple[float, float]
 
     @property
@@ -191,7 +166,7 @@ class TrainingData:
 
     @property
     def dropped(self) -> int:
-        """Number of rows without a target, or with an infinite one."""
+        """Number of rows whose target is missing or infinite."""
         return self.table.n_rows - self.n_rows
 
     @property
@@ -211,62 +186,39 @@ def prepare(
     """Choose the input columns, leave out rows without a target, and fit the encoder, to one column at a time.
 
     Memory is needed for the target, the weights and one column of at most about `MAX_LEARNT_ROWS` rows, evenly spaced
-    batches of longer tables; and for a byte of every row, or nine if there are groups. `make_rows` makes the source of
-    the rows; `dask_rows` leaves them with the workers of a cluster.
+    batches of longer tables; and for two bytes of every row, or nine if there are groups. `make_rows` makes the source
+    of the rows; `dask_rows` leaves them with the workers of a cluster.
     """
-    inputs, step = options.input_columns(table.schema), max(-(-table.n_rows // MAX_LEARNT_ROWS), 1)
-    used, infinite, target_range, (y, weight, folds) = _read_targets(table, options, step)
+    inputs, step = options.input_columns(table.schema), -(-table.n_rows // MAX_LEARNT_ROWS)
+    used, learnt = np.zeros((2, table.n_rows), dtype=bool)
+    low, high = np.inf, -np.inf
+    for number, (place, batch) in enumerate(table.iter_batches(options.outputs)):
+        used[place.rows] = known = np.isfinite(read_numbers(batch, options.target, options.missing))
+        learnt[place.rows] = known & (number % step == 0)
+        y, _ = read_outputs(batch.filter(pa.array(known)), options)  # which checks all rows
+        low, high = float(y.min(initial=low)), float(y.max(initial=high))
+    if not used.any():
+        raise TableError(f"The target {options.target!r} is missing in all rows: there is nothing to learn from.")
+    y, weight = read_outputs(table.read(options.outputs, learnt), options)
 
-    def read_column(name: str, step: int = step) -> Entries:
-        kind, chunks = table.schema.field(name).type, []
-        if kind_of_type(kind) is None:  # which is not encoded: its values are not needed
-            return as_entries(pa.chunked_array([], kind))
-        for number, (place, batch) in enumerate(table.iter_batches([name])):
-            if number % step == 0:
-                chunks += batch[name].filter(pa.array(used[place.rows])).chunks
-        return as_entries(pa.chunked_array(chunks, kind))
+    def read_column(name: str, chosen: Mask = learnt) -> Entries:
+        empty = as_entries(pa.chunked_array([], table.schema.field(name).type))
+        # Values of a kind that is not encoded are not needed.
+        return empty if empty.kind is None else as_entries(table.read([name], chosen)[name])
 
     kept = [name for name in options.columns or () if name in inputs]
     encoder = TableEncoder(categorical=options.categorical, keep=kept, missing=tuple(options.missing))
-    encoder.fit(Frame(inputs, read_column, len(y), folds=folds), y, weight)
+    encoder.fit(Frame(inputs, read_column, len(y), folds=row_folds(np.flatnonzero(learnt[used]))), y, weight)
     if options.log_target:  # whoever takes the logarithm needs no advice to do so
         encoder.notes_ = tuple(one for one in encoder.notes_ if one != LONG_TAIL)
     if step > 1:
-        learnt = f"{len(y):,} rows, evenly spaced among {table.n_rows:,}."
-        encoder.notes_ = (*encoder.notes_, f"The encoding of columns was learnt from {learnt}")
-    groups = None if options.groups is None else factorize(read_column(options.groups, 1))[1]
+        rows = f"{len(y):,} rows, evenly spaced among {table.n_rows:,}."
+        encoder.notes_ = (*encoder.notes_, f"The encoding of columns was learnt from {rows}")
+    groups = None if options.groups is None else factorize(read_column(options.groups, used))[1]
     if groups is not None and (groups < 0).any():
-        raise TableError(
-            f"The group column {options.groups!r} is empty in {np.sum(groups < 0):,} of {len(groups):,} rows. Fill it, "
-            "or leave those rows out."
-        )
-    return TrainingData(
-        table, options, encoder, make_rows(table, encoder, options, used), groups, infinite, target_range
-    )
-
-
-def _read_targets(
-    table: ParquetTable, options: ReadOptions, step: int
-) -> tuple[Mask, int, tuple[float, float], list[Any]]:
-    """Read and check target and weights of all rows.
-
-    Returns which rows have a target, how many have an infinite one, the range of the others; and target, weights and
-    folds of every `step`-th batch, which are learnt from.
-    """
-    used, learnt, low, high, infinite, n_used = [np.empty(0, dtype=bool)], [], np.inf, -np.inf, 0, 0
-    for number, (_, batch) in enumerate(table.iter_batches(options.outputs)):
-        target = read_numbers(batch, options.target, options.missing)
-        used.append(np.isfinite(target))
-        y, weight = read_outputs(batch.filter(pa.array(used[-1])), options)
-        low, high = float(y.min(initial=low)), float(y.max(initial=high))
-        infinite += int(np.isinf(target).sum())
-        if number % step == 0:
-            learnt.append((y, weight, row_folds(n_used, len(y))))
-        n_used += len(y)
-    if n_used == 0:
-        raise TableError(f"The target {options.target!r} is missing in all rows: there is nothing to learn from.")
-    parts = [None if part[0] is None else np.concatenate(part) for part in zip(*learnt, strict=True)]
-    return np.concatenate(used), infinite, (low, high), parts
+        empty = f"{options.groups!r} is empty in {np.sum(groups < 0):,} of {len(groups):,} rows"
+        raise TableError(f"The group column {empty}. Fill it, or leave those rows out.")
+    return TrainingData(table, options, encoder, make_rows(table, encoder, options, used), groups, (low, high))
 
 
 # Samples
@@ -296,19 +248,14 @@ def choose_sample_size(n_columns: int, memory: float) -> int:
 def sample_rows(
     table: ParquetTable, columns: Sequence[str], target: str, limit: int, seed: int, missing: Sequence[str] = ()
 ) -> RowSample:
-    """Return a random sample of at most `limit` rows, those without a target included, in one pass.
+    """Return a random sample of at most `limit` rows, those without a target included.
 
     `missing` are markers of missing targets.
     """
-    chosen = np.arange(table.n_rows)
-    if table.n_rows > limit:
-        chosen = np.sort(np.random.default_rng(seed).choice(table.n_rows, limit, replace=False, shuffle=False))
-    names = list(dict.fromkeys([*columns, target]))
-    parts, finite = [table.schema.empty_table().select(names)], [np.empty(0, dtype=bool)]
-    for place, batch in table.iter_batches(names):
-        first, stop = np.searchsorted(chosen, [place.first, place.first + len(batch)])
-        parts.append(batch.take(chosen[first:stop] - place.first))
-        finite.append(np.isfinite(read_numbers(batch, target, missing)))
-    counted = np.concatenate(finite)
-    target_row = (np.cumsum(counted) - counted)[chosen]
-    return RowSample(pa.concat_tables(parts), chosen, target_row, table.n_rows, int(counted.sum()))
+    chosen = np.zeros(table.n_rows, dtype=bool)
+    rng = np.random.default_rng(seed)
+    chosen[rng.choice(table.n_rows, min(limit, table.n_rows), replace=False, shuffle=False)] = True
+    parts = [np.isfinite(read_numbers(batch, target, missing)) for _, batch in table.iter_batches([target])]
+    counted = np.concatenate([np.empty(0, dtype=bool), *parts])
+    row, sample = np.flatnonzero(chosen), table.read(list(dict.fromkeys([*columns, target])), chosen)
+    return RowSample(sample, row, (np.cumsum(counted) - counted)[row], table.n_rows, int(counted.sum()))
