@@ -424,7 +424,7 @@ def _encode_without(
         return model, rows
     table = training.table.read([*many, model.target])
     table = table.filter(np.isfinite(read_numbers(table, model.target, training.options.missing)))
-    X, folds = rows.X.copy(), row_folds(0, rows.n_rows)
+    X, folds = rows.X.copy(), row_folds(np.arange(rows.n_rows))
     weight = None if rows.weight is None else rows.weight[train]
     for column in encoder.columns_:
         if isinstance(column, TextColumn) and column.name in many:
