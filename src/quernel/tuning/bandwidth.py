@@ -471,6 +471,11 @@ class LeaveOneOut:
         return [(c, cast(ShiftInvariantKernel, part)) for c, part in self.kernel.summands if part.has_free_bandwidth]
 
 
+def _round(values: Array) -> Array:
+    """Values rounded to single precision."""
+    return values.astype(np.float32).astype(float)
+
+
 def _symmetrize(lower: Array) -> Array:
     """Symmetric matrix with this lower triangle; entries above it must be 0."""
     diagonal = np.diag(lower).copy()
@@ -535,13 +540,29 @@ class Pilot:
         return self._loo(kernel, COARSE).descend(start, unit, steps=COARSE_STEPS)
 
     def refine_bandwidths(self, kernel: Kernel, unit: Array, found: LooResult) -> LooResult:
-        """Better bandwidths than `found`, from all rows."""
+        """Better bandwidths than `found`, from all rows.
+
+        In single precision the last digits of the numbers that it begins from would show in the result. So these are
+        rounded, without units: then they are the same for rows in another order, repeated or in other units.
+        """
         loo = self._loo(kernel)
+        if len(self.X) <= SINGLE_FROM:
+            return self._descend(loo, unit, found)
+        X, targets = _round((self.X - self.share @ self.X) / unit), (Target(_round(self.y)),)
+        loo = LeaveOneOut(kernel, X, _round(loo.weight), targets, _round(self.usual / unit))
+        start, ridges = (np.exp(np.round(np.log(one), 3)) for one in (found.bandwidth / unit, found.ridges))
+        found = replace(found, bandwidth=start, ridges=ridges)
+        found = self._descend(loo, np.ones(len(unit)), found)
+        return replace(found, bandwidth=found.bandwidth * unit)
+
+    def _descend(self, loo: LeaveOneOut, unit: Array, found: LooResult) -> LooResult:
+        """Bandwidths for y and, for quantile levels, then for y and the absolute residuals."""
         found = loo.descend(found.bandwidth, unit, found.ridges, steps=STEPS)
         if not self.spread_weight:
             return found
         size = np.abs(loo.errors(found)[0])
-        both = replace(loo, targets=(*loo.targets, Target(size - self.share @ size, self.spread_weight)))
+        spread = Target(size - np.average(size, axis=0, weights=loo.weight), self.spread_weight)
+        both = replace(loo, targets=(*loo.targets, spread))
         return both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], steps=SPREAD_STEPS)
 
     def error(self, kernel: Kernel, found: LooResult) -> float:
