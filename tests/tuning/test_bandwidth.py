@@ -104,6 +104,23 @@ def test_units_of_columns_and_target_do_not_matter(plain):
     assert np.abs(bent.predict(np.sinh(X / X.std(axis=0))) - plain.predict(X)).max() > 0.1
 
 
+def test_nor_do_they_where_matrices_are_inverted_in_single_precision(monkeypatch):
+    """As of large tables; what is found is nearly what double precision finds."""
+    monkeypatch.setattr(bandwidth, "COARSE", 200)
+    monkeypatch.setattr(bandwidth, "SINGLE_FROM", 200)
+    X, y = table()
+    first, order, factor = learned(X, y), np.random.default_rng(3).permutation(len(y)), np.array([1e-3, 7.0, 1e5, 0.3])
+    np.testing.assert_allclose(learned(X[order], y[order]).bandwidth_, first.bandwidth_, rtol=1e-6)
+    thrice = learned(np.repeat(X, 3, axis=0), np.repeat(y, 3))
+    np.testing.assert_allclose(thrice.bandwidth_, first.bandwidth_, rtol=1e-6)
+    scaled = learned(X * factor + 5 * factor, 1000 * y)
+    np.testing.assert_allclose(scaled.bandwidth_ / factor, first.bandwidth_, rtol=1e-6)
+    monkeypatch.setattr(bandwidth, "SINGLE_CONDITION", 0.0)
+    double = learned(X, y).bandwidth_
+    np.testing.assert_allclose(first.bandwidth_[:2], double[:2], rtol=0.02)  # of the columns that matter
+    assert not np.array_equal(first.bandwidth_, double)
+
+
 def test_a_ridge_weight_that_is_given_is_kept():
     X, y = table()
     model = learned(X, y, alpha=0.003)

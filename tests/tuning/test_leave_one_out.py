@@ -50,6 +50,24 @@ def test_derivatives_are_those_of_the_error(name):
         assert gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-8)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_in_single_precision_error_and_derivatives_keep_two_digits(name, monkeypatch):
+    """Up to the largest condition number for which it is taken; beyond, and with few rows, nothing changes."""
+    by = problem(KERNELS[name], n=300)
+    K = by._gram(np.array([0.7, 1.3, 2.0]))
+    least = np.trace(K) * by.weight.max() / bandwidth.SINGLE_CONDITION
+    for ridge, single in ((0.5, True), (1.01 * least, True), (0.99 * least, False)):
+        at = np.log([0.7, 1.3, 2.0, ridge, 3 * least])
+        error, gradient = by._log_error(at)
+        with monkeypatch.context() as patch:
+            patch.setattr(bandwidth, "SINGLE_FROM", 200)
+            rounded, rounded_gradient = by._log_error(at)
+            assert (by._solve(K, ridge, by.targets[0].y)[0].dtype == np.float32) == single
+        assert rounded == pytest.approx(error, abs=1e-3)
+        np.testing.assert_allclose(rounded_gradient, gradient, atol=1e-2 * np.abs(gradient).max())
+        assert not np.array_equal(rounded_gradient, gradient)
+
+
 def test_descent_ends_below_its_start_and_finds_the_columns_that_matter():
     by = replace(problem(Laplacian(), n=150), usual=np.ones(3))
     start = first_bandwidth(Laplacian(), np.ones(3), by.X)

@@ -28,16 +28,17 @@ from __future__ import annotations
 import math
 import sys
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist, pdist, squareform
+from scipy.spatial.distance import cdist
 from scipy.special import chdtri, ndtri
 
+from quernel._machine import strips
 from quernel.kernels.base import RandomFeatureKernel
 
 Array = NDArray[np.floating]
@@ -190,12 +191,15 @@ class ShiftInvariantKernel(RandomFeatureKernel):
         """Frequencies (d, M) at bandwidth 1, from standard normal numbers (d, M) and uniform ones (n_mixing(d), M)."""
 
 
-def _pair_weights(weight: Array) -> Array:
-    """weight_ik + weight_ki of all pairs i < k, in the condensed order of `pdist`: pairs with i = k do not matter.
+def _pair_blocks(rows: Array, weight: Array) -> Iterator[tuple[Array, Array, Array]]:
+    """Blocks of  sum_ik weight_ik f(x_i, x_k)  for symmetric f: rows (b, d), rows (c, d) and weights (b, c) of pairs.
 
-    (At distance 0 a kernel is 1 whatever its bandwidth.)
+    They cover the pairs with i >= k, and stay in cache. Other pairs are covered by adding their weight to these.
     """
-    return squareform(weight + weight.T, checks=False)
+    for strip in strips(len(rows), 4 * len(rows)):  # two or three arrays of a block are in use at a time
+        both = np.array(weight[strip, : strip.stop], dtype=float)
+        both[:, : strip.start] += weight[: strip.start, strip].T
+        yield rows[strip], rows[: strip.stop], both
 
 
 class RadialKernel(ShiftInvariantKernel):
@@ -208,15 +212,17 @@ class RadialKernel(ShiftInvariantKernel):
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
         """By the chain rule,  dK / dlog bandwidth_j = -2 dK / d(s's) s_j^2.
 
-        With D the symmetric matrix of weighted derivatives, half of  sum_ik D_ik (a_i - a_k)^2  is
-        sum_i (sum_k D_ik) a_i^2 - a'D a  for each column a: two matrix products for all columns.
+        With D the weighted derivatives,  sum_ik D_ik (a_i - b_k)^2  is  sum_i (sum_k D_ik) a_i^2 +
+        sum_k (sum_i D_ik) b_k^2 - 2 a'D b  for each column: two matrix products for all columns.
         """
         scaled = np.asarray(X, dtype=float) / self.scale(X.shape[1])
-        derivative = squareform(
-            _pair_weights(weight) * self._radial_derivative(pdist(scaled, "sqeuclidean")), checks=False
-        )
         scaled -= scaled.mean(axis=0)  # the expansion of (a - b)^2 loses digits far from 0
-        return derivative.sum(axis=0) @ scaled**2 - np.sum(scaled * (derivative @ scaled), axis=0)
+        gradient = np.zeros(X.shape[1])
+        for a, b, derivative in _pair_blocks(scaled, weight):
+            derivative *= self._radial_derivative(cdist(a, b, "sqeuclidean"))
+            gradient += derivative.sum(axis=1) @ a**2 + derivative.sum(axis=0) @ b**2
+            gradient -= 2 * np.sum(a * (derivative @ b), axis=0)
+        return gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,8 +261,14 @@ class Laplacian(ShiftInvariantKernel):
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
         """dK / dlog bandwidth_j = |s_j| K."""
         scaled = np.asarray(X, dtype=float) / self.scale(X.shape[1])
-        weighted = _pair_weights(weight) * np.exp(-pdist(scaled, "cityblock"))
-        return np.array([weighted @ pdist(column[:, None], "cityblock") for column in scaled.T])
+        gradient = np.zeros(X.shape[1])
+        for a, b, weighted in _pair_blocks(scaled, weight):
+            weighted *= np.exp(-cdist(a, b, "cityblock"))
+            distance = np.empty_like(weighted)
+            for j, others in enumerate(np.ascontiguousarray(b.T)):
+                np.abs(np.subtract(a[:, j, None], others, out=distance), out=distance)
+                gradient[j] += np.vdot(weighted, distance)
+        return gradient
 
     def n_mixing(self, n_columns: int) -> int:
         """One for every column: each has a scale of its own."""

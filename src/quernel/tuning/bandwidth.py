@@ -22,7 +22,8 @@ intercept), ridge r and weights w has, with
     B = (K + 1 + r diag(1/w))^-1,
 
 the leave-one-out residuals  e_i = (B y)_i / B_ii,  hence their weighted mean square in closed form (PRESS), and its
-gradient with respect to log bandwidths and log ridges from one Cholesky factorisation, at O(n^3) per evaluation.
+gradient with respect to log bandwidths and log ridges from one Cholesky factorisation, at O(n^3) per evaluation, in
+single precision where n is large and r is not tiny.
 `LeaveOneOut` minimises it by L-BFGS; `Pilot` chooses targets, subsamples and starting points. The squared error serves
 as a cheap proxy of the loss: only the bandwidths, and a scale for alpha, are taken from here.
 """
@@ -36,8 +37,7 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import dsyr2k, dsyrk
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg import get_blas_funcs, get_lapack_funcs
 from scipy.optimize import minimize
 from scipy.spatial.distance import pdist
 from scipy.special import ndtri
@@ -320,6 +320,9 @@ LEAST_RIDGE, FIRST_RIDGE, MOST_RIDGE = 1e-4, 0.1, 1e3
 TYPICAL = 0.25
 # Smallest number added to the diagonal of K; with less, rounding error could make it singular.
 LEAST = 1e-10
+# With more rows than this, matrices whose condition number is below that bound are inverted in single precision, in
+# half of the time: gradients then have two digits or more, and a few steps of descent need no more.
+SINGLE_FROM, SINGLE_CONDITION = 1000, 1e6
 # Rows from which the starting bandwidths are computed.
 FEW = 300
 # Grid of ridges for fixed (automatic) bandwidths.
@@ -412,45 +415,47 @@ class LeaveOneOut:
 
     def _gram(self, bandwidth: Array) -> Array:
         """Kernel matrix plus 1, shape (n, n)."""
-        return self.kernel.with_bandwidth(bandwidth).gram(self.X, self.X) + 1
+        K = self.kernel.with_bandwidth(bandwidth).gram(self.X, self.X)
+        return np.add(K, 1, out=K)
 
     def _solve(self, K: Array, ridge: float, y: Array) -> tuple[Array, Array]:
-        """B = (K + ridge diag(1/w))^-1 and B y, by Cholesky."""
-        regular = K.T.copy(order="F")
+        """B = (K + ridge diag(1/w))^-1 and B y, by Cholesky, in single precision where that has digits enough."""
+        condition = np.trace(K) * self.weight.max() / ridge  # about a bound of the condition number of the matrix
+        single = len(K) > SINGLE_FROM and condition < SINGLE_CONDITION
+        regular: Array = K.T.astype(np.float32 if single else np.float64, order="F")
         regular[np.diag_indices_from(regular)] += np.maximum(ridge / self.weight, LEAST)
-        factor, failed = dpotrf(regular, lower=1, overwrite_a=1)
+        potrf, potri = get_lapack_funcs(("potrf", "potri"), (regular,))
+        factor, failed = potrf(regular, lower=1, overwrite_a=1)
         assert not failed
-        inverse = _symmetrize(dpotri(factor, lower=1, overwrite_c=1)[0])
-        return inverse, inverse @ y
+        inverse = _symmetrize(potri(factor, lower=1, overwrite_c=1)[0])
+        return inverse, inverse @ y.astype(regular.dtype)
 
     def _log_error(self, logarithms: Array) -> tuple[float, Array]:
         """Penalised log error and its gradient with respect to log bandwidths (d,) and log ridges."""
         d, n = self.X.shape[1], len(self.X)
         bandwidth, ridges = np.exp(logarithms[:d]), np.exp(logarithms[d:])
         K, total = self._gram(bandwidth), 0.0
-        grad_kernel: Array = np.zeros((n, n), order="F")
-        grad_ridge = np.zeros(len(ridges))
+        grad_kernel, grad_ridge = [], np.zeros(len(ridges))
         for t, (target, ridge) in enumerate(zip(self.targets, ridges, strict=True)):
             inverse, product = self._solve(K, ridge, target.y)
-            diagonal = np.diag(inverse)[:, None]
+            diagonal = np.diag(inverse)[:, None].astype(float)
             error = product / diagonal
             share = target.importance * self.weight[:, None] / error.size
             total += np.sum(share * error**2)
             grad_product, grad_diagonal = 2 * share * error / diagonal, np.sum(-2 * share * error**2 / diagonal, axis=1)
             # From dB = -B dK B, the derivative with respect to K is the symmetric part of
             # -B diag(grad_diagonal) B - B grad_product (B y)'.  As grad_diagonal <= 0, the first term is a symmetric
-            # product (dsyrk); the second is a symmetric rank-2k update (dsyr2k). Only lower triangles are filled.
-            before = np.diag(grad_kernel).copy()
-            grad_kernel = dsyrk(1.0, inverse * np.sqrt(-grad_diagonal), 1.0, grad_kernel, lower=1, overwrite_c=1)
-            grad_kernel = dsyr2k(-0.5, inverse @ grad_product, product, 1.0, grad_kernel, lower=1, overwrite_c=1)
-            grad_ridge[t] = (np.diag(grad_kernel) - before) @ (ridge / self.weight)
-        grad_kernel = _symmetrize(grad_kernel)
+            # product (syrk); the second is a symmetric rank-2k update (syr2k). Only lower triangles are filled.
+            syrk, syr2k = get_blas_funcs(("syrk", "syr2k"), (inverse,))
+            grad_product, scale = grad_product.astype(inverse.dtype), np.sqrt(-grad_diagonal).astype(inverse.dtype)
+            lower = syrk(1.0, inverse * scale, lower=1)
+            lower = syr2k(-0.5, inverse @ grad_product, product, 1.0, lower, lower=1, overwrite_c=1)
+            grad_ridge[t] = np.diag(lower) @ (ridge / self.weight)
+            grad_kernel.append(lower)
+        # Twice the lower triangle stands for both: on the diagonal K is 1, whatever the bandwidths.
+        parts, lower = self._free_parts, sum(grad_kernel)
         grad_bandwidth = np.sum(
-            [
-                c * part.with_bandwidth(bandwidth).bandwidth_gradient(self.X, grad_kernel)
-                for c, part in self._free_parts
-            ],
-            axis=0,
+            [2 * c * part.with_bandwidth(bandwidth).bandwidth_gradient(self.X, lower) for c, part in parts], axis=0
         )
         if total <= 0:  # constant targets
             return 0.0, np.zeros_like(logarithms)
@@ -464,6 +469,11 @@ class LeaveOneOut:
     def _free_parts(self) -> list[tuple[float, ShiftInvariantKernel]]:
         """Coefficients and summands of the kernel whose bandwidth is to be learned."""
         return [(c, cast(ShiftInvariantKernel, part)) for c, part in self.kernel.summands if part.has_free_bandwidth]
+
+
+def _round(values: Array) -> Array:
+    """Values rounded to single precision."""
+    return values.astype(np.float32).astype(float)
 
 
 def _symmetrize(lower: Array) -> Array:
@@ -521,8 +531,8 @@ class Pilot:
         self.spread_weight = np.pi / 2 * float(np.mean(ndtri(loss.levels) ** 2)) if isinstance(loss, Pinball) else 0.0
 
     def fit_default(self, kernel: Kernel) -> LooResult:
-        """Automatic bandwidths with the best ridge for them."""
-        return self._loo(kernel).select_ridge()
+        """Automatic bandwidths with the best ridge for them, found on the first rows: it hardly depends on how many."""
+        return self._loo(kernel, OPTIONS.pilot_rows).select_ridge()
 
     def fit_coarse_bandwidths(self, kernel: Kernel, unit: Array) -> LooResult:
         """Bandwidths learned from y on the first few rows; enough to compare kernels."""
@@ -530,13 +540,29 @@ class Pilot:
         return self._loo(kernel, COARSE).descend(start, unit, steps=COARSE_STEPS)
 
     def refine_bandwidths(self, kernel: Kernel, unit: Array, found: LooResult) -> LooResult:
-        """Better bandwidths than `found`, from all rows."""
+        """Better bandwidths than `found`, from all rows.
+
+        In single precision the last digits of the numbers that it begins from would show in the result. So these are
+        rounded, without units: then they are the same for rows in another order, repeated or in other units.
+        """
         loo = self._loo(kernel)
+        if len(self.X) <= SINGLE_FROM:
+            return self._descend(loo, unit, found)
+        X, targets = _round((self.X - self.share @ self.X) / unit), (Target(_round(self.y)),)
+        loo = LeaveOneOut(kernel, X, _round(loo.weight), targets, _round(self.usual / unit))
+        start, ridges = (np.exp(np.round(np.log(one), 3)) for one in (found.bandwidth / unit, found.ridges))
+        found = replace(found, bandwidth=start, ridges=ridges)
+        found = self._descend(loo, np.ones(len(unit)), found)
+        return replace(found, bandwidth=found.bandwidth * unit)
+
+    def _descend(self, loo: LeaveOneOut, unit: Array, found: LooResult) -> LooResult:
+        """Bandwidths for y and, for quantile levels, then for y and the absolute residuals."""
         found = loo.descend(found.bandwidth, unit, found.ridges, steps=STEPS)
         if not self.spread_weight:
             return found
         size = np.abs(loo.errors(found)[0])
-        both = replace(loo, targets=(*loo.targets, Target(size - self.share @ size, self.spread_weight)))
+        spread = Target(size - np.average(size, axis=0, weights=loo.weight), self.spread_weight)
+        both = replace(loo, targets=(*loo.targets, spread))
         return both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], steps=SPREAD_STEPS)
 
     def error(self, kernel: Kernel, found: LooResult) -> float:

@@ -54,7 +54,7 @@ class LandmarkCost:
     alphas: float = 0.6  # search for alpha, per level ...
     alpha_rows: int = 2250  # ... on so many rows
     compared: float = 0.5  # comparison of kernels on many rows ...
-    refined: float = 3.5  # ... and bandwidths from more of them, with few columns
+    refined: float = 1.9  # ... and bandwidths from more of them, with few columns
 
 
 @dataclass(frozen=True)
