@@ -37,6 +37,28 @@ def test_it_obeys_every_law(pseudo_huber, law):
     LAWS[law](pseudo_huber(n_columns=3), lambda r, k: r * r / (1 + np.sqrt(1 + r * r)))
 
 
+@pytest.mark.parametrize("law", LAWS)
+def test_a_loss_that_is_not_least_at_zero_obeys_them_too(pseudo_huber, law):
+    """The best constant may then be outside the range of the targets."""
+
+    class Tilted(pseudo_huber):
+        ends = (-1.9, 0.1)
+
+        def value(self, residual):
+            return super().value(residual) - 0.9 * residual
+
+        def slope(self, residual):
+            return super().slope(residual) - 0.9
+
+        def conjugate(self, dual):
+            return super().conjugate(dual + 0.9)
+
+        def inverse_subgradient(self, dual):
+            return super().inverse_subgradient(dual + 0.9)
+
+    LAWS[law](Tilted(n_columns=3), lambda r, k: r * r / (1 + np.sqrt(1 + r * r)) - 0.9 * r)
+
+
 def test_it_is_fitted_with_a_certificate(pseudo_huber):
     rng = np.random.default_rng(0)
     X = rng.random((120, 2))

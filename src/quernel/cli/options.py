@@ -1,7 +1,7 @@
 """Options that belong to the data or to an estimator, each declared once, with its help and its meaning.
 
 A command takes a dataclass of options as one parameter; `expand_options` replaces it by the dataclass's fields. To add
-an option, add a field here and use it in the method below it (`read_options`, `estimator_params`, ...).
+an option, add a field here and use it in a method below it (`read_options`, `kernel_params`, ...).
 """
 
 from __future__ import annotations

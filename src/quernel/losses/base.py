@@ -245,8 +245,9 @@ class Loss:
 def stationary_constant(loss: Loss, target: Array, share: Array) -> Array:
     """The constant b at which the derivative of  sum_i share_i loss(y_i - b)  is zero, shape (q,).
 
-    For losses of y - f with a continuous slope. The derivative increases in b, and changes sign between min y and
-    max y; Newton's method starts from the weighted mean, the answer for the squared loss.
+    For losses of y - f with a continuous slope. The derivative increases in b, and changes sign between min y - z and
+    max y - z, where z is the residual at which the loss is least; Newton's method starts from the weighted mean, the
+    answer for the squared loss.
     """
     anchor = np.zeros((len(target), loss.n_columns))
 
@@ -255,7 +256,8 @@ def stationary_constant(loss: Loss, target: Array, share: Array) -> Array:
         residual = target[:, None] - constant
         return -(share @ loss.slope(residual)), share @ loss.curvature(residual, anchor, 0.0)
 
-    low, high = np.full(loss.n_columns, target.min()), np.full(loss.n_columns, target.max())
+    least = loss.inverse_subgradient(np.zeros((1, loss.n_columns)))[0]
+    low, high = target.min() - least, target.max() - least
     return monotone_root(weighted_slope, low, high, np.full(loss.n_columns, share @ target / share.sum()))
 
 
