@@ -13,7 +13,7 @@ from scipy.special import gammaincinv
 
 import quernel
 from quernel import KernelQuantileRegressor, kernels
-from quernel.features import RandomFeatures
+from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ShiftInvariantKernel
 from quernel.persistence import ModelFileError
 from support.models import plain_regressor
@@ -77,6 +77,13 @@ def test_its_bandwidths_can_be_learned_without_a_gradient_of_its_own(rational_qu
     model = KernelQuantileRegressor(0.5, kernel=NAME, bandwidth="learned", n_components=60, random_state=0).fit(X, Y)
     first, second = model.kernel_.bandwidth
     assert second > 2 * first  # the second column says nothing about y
+    assert isinstance(model.feature_map_, RandomFeatures)
+
+
+def test_learned_fits_of_a_rough_one_take_landmarks(rational_quadratic, monkeypatch):
+    monkeypatch.setattr(rational_quadratic, "rough", True)
+    model = KernelQuantileRegressor(0.5, kernel=NAME, bandwidth="learned", n_components=60, random_state=0).fit(X, Y)
+    assert isinstance(model.feature_map_, Nystroem)
 
 
 def test_onnx_takes_its_random_features_and_refuses_its_gram_matrix(rational_quadratic, tmp_path):

@@ -34,9 +34,12 @@ class Kernel(ABC):
     ----------
     name : str
         The name by which users choose the kernel (a class attribute).
+    rough : bool
+        Whether its eigenvalues decay slowly: learned fits then take landmarks, not random features (a class attribute).
     """
 
     name: ClassVar[str]
+    rough: ClassVar[bool] = False
     __array_ufunc__ = None  # so that `np.float64(2) * kernel` calls the kernel's __rmul__
 
     @abstractmethod

@@ -252,6 +252,7 @@ class Laplacian(ShiftInvariantKernel):
     """
 
     name: ClassVar[str] = "laplacian"
+    rough: ClassVar[bool] = True
 
     def gram(self, X: Array, Z: Array) -> Array:
         """exp(-|x - z|_1) at bandwidth 1."""
@@ -305,6 +306,7 @@ class Matern(RadialKernel):
     """
 
     name: ClassVar[str] = "matern"
+    rough: ClassVar[bool] = True
     nu: float = 1.5
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from quernel.data import ArrayRows, DaskRows, available_memory, memory_budget
 from quernel.data.dask_tasks import current_scheduler
 from quernel.features import SAMPLINGS, Nystroem, PrecomputedFeatures, RandomFeatures
 from quernel.features.landmarks import distinct_rows
-from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel
+from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, ShiftInvariantKernel
 from quernel.kernels.base import Seed, as_generator
 from quernel.losses import Loss, Pinball
 from quernel.solvers import SOLVERS
@@ -273,8 +273,8 @@ def _uses_landmarks(settings: FitSettings, kernel: Kernel) -> bool:
 
 
 def is_rough(kernel: Kernel) -> bool:
-    """Whether the kernel, or a part of it, is Laplacian or Matern: its eigenvalues decay slowly."""
-    return any(isinstance(part, Laplacian | Matern) for _, part in kernel.summands)
+    """Whether the kernel, or a part of it, is rough."""
+    return any(part.rough for _, part in kernel.summands)
 
 
 def _choose_components(
