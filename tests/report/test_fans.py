@@ -87,6 +87,8 @@ def test_one_far_value_does_not_squeeze_the_axis():
     (fan,) = compute_fans(model, table, training.rows.y, ["x"])
     np.testing.assert_array_less([-1e-9, 0.9], fan.grid[[0, -1]])
     np.testing.assert_array_less(fan.grid[[0, -1]], [0.02, 1.0])
+    for end in (x < fan.grid[0], x > fan.grid[-1]):
+        assert 0 < end.mean() <= 0.02, "as the page says"
 
 
 def test_a_few_whole_numbers_are_categories_in_their_order():

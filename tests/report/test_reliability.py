@@ -257,9 +257,8 @@ def test_small_groups_are_marked_as_such_and_capped_rows_are_not_forgotten():
     inside = np.mean(y[y == 1.7] <= ndtri(0.95))
     assert inside == 0
     text = page.texts["groups"]
-    assert (
-        "None of the groups listed is covered less than chance explains. Capped rows, which are not listed, are" in text
-    )
+    assert "None of the groups listed is covered less than chance explains. Capped rows, which are not listed, " in text
+    assert "are covered less: 0 %" in text
     assert "1 of the groups have too few rows to tell" in text
 
 

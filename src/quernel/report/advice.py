@@ -136,7 +136,7 @@ def _how_good(evaluation: Evaluation) -> str:
     text = f"half of the {evaluation.row_name} lie within {error} of their {evaluation.middle_name} "
     text += f"(mean absolute error: {mean}; their median target: {typical})"
     for one in evaluation.intervals()[:1]:
-        text += f". The {format_share(one.nominal, 0)} interval "
+        text += f". The {_name(one)} "
         if not one.calibrated:
             low, high = evaluation.levels[list(pair_levels(evaluation.levels).bands[0])]
             text += f"runs from the predicted {low:g} to the predicted {high:g} quantile, below which "
@@ -145,10 +145,9 @@ def _how_good(evaluation: Evaluation) -> str:
     losses, compared, constant = _format_losses(evaluation), list[str](), next(iter(evaluation.baselines))
     for name in dict.fromkeys((evaluation.best_baseline, constant)):
         change, _ = evaluation.compare_losses(evaluation.row_losses(name))
-        who = name_baseline(evaluation, name).replace("not tuned)", f"{TUNED if change <= 0 else 'not tuned'})")
-        compared.append(
-            f"{format_share(abs(change), 0)} {'less' if change <= 0 else 'more'} than the {losses[name]} of {who}"
-        )
+        who, way = name_baseline(evaluation, name), "less" if change <= 0 else "more"
+        who = who.replace("not tuned", TUNED) if change <= 0 else who
+        compared.append(f"{format_share(abs(change), 0)} {way} than the {losses[name]} of {who}")
     text += ". Over all quantiles its error (pinball loss; smaller is better, only for comparison) is "
     return f"{text}{losses[None]}: {' and '.join(compared)}."
 
@@ -168,11 +167,10 @@ def _format_losses(evaluation: Evaluation) -> dict[str | None, str]:
 
 def describe_deviation(one: Interval) -> str:
     """Return by how much the coverage of an interval is off, and whether that is more than chance explains."""
-    points, nominal = 100 * (one.observed - one.nominal), format_share(one.nominal, 0)
-    size = f"{abs(points):.1f} point{'' if f'{abs(points):.1f}' == '1.0' else 's'}"
-    far = size if abs(points) >= 0.05 else "as nominal"
-    if abs(points) >= 0.05:
-        far += f" {'more' if points > 0 else 'less'} than {nominal}"
+    size = f"{100 * abs(one.observed - one.nominal):.1f}"
+    way = "more" if one.observed > one.nominal else "less"
+    far = f"{size} point{'s' if size != '1.0' else ''} {way} than {format_share(one.nominal, 0)}"
+    far = "as nominal" if size == "0.0" else far
     return f"{far}{': ' if one.holds else ', beyond chance: '}{_judge(one)}"
 
 
@@ -213,7 +211,11 @@ def _doubts(page: Page) -> list[str]:
     if evaluation.unseen and not evaluation.time_ordered:
         found += _find_shared(page)
     if evaluation.outside.mean() >= FEW_ROWS:
-        found.append(_describe_outside(evaluation))
+        most = evaluation.model.encoder.names[int(np.argmax(np.sum(evaluation.beyond, axis=0)))]
+        found.append(
+            f"{evaluation.outside.sum():,} of {len(evaluation.y):,} rows are outside the range of the training rows, "
+            f"most often in `{most}`: predictions there are extrapolations"
+        )
     if not found:
         found.append(
             "no group of these rows or period stands out; beyond the range of the training rows all is unknown"
@@ -221,17 +223,6 @@ def _doubts(page: Page) -> list[str]:
     if not evaluation.unseen:
         found.append("if the model was fitted to any of these rows, all numbers are too optimistic")
     return [f"{one[0].upper()}{one[1:].rstrip('.')}." for one in found]
-
-
-def _describe_outside(evaluation: Evaluation) -> str:
-    """Return how many rows are outside the range of the training rows, in which columns, and their loss."""
-    loss, outside, beyond = evaluation.row_losses(), evaluation.outside, np.sum(evaluation.beyond, axis=0)
-    most, names = np.argsort(-beyond, kind="stable")[:MOST_IMPORTANT], evaluation.model.encoder.names
-    columns = ", ".join(f"`{names[j]}`" for j in most if beyond[j])
-    return (
-        f"{outside.sum():,} of {len(loss):,} rows are outside the range of the training rows, mostly in {columns}: "
-        f"predictions there are extrapolations (loss: {loss[outside].mean() / (loss.mean() or 1.0):.1f} times the mean)"
-    )
 
 
 def _find_off(page: Page) -> list[str]:
@@ -246,16 +237,15 @@ def _find_off(page: Page) -> list[str]:
     narrow = [one for one in off if one.narrow]
     if not levels and not narrow:
         return []
-    named = " and ".join(f"the predicted {_quantiles(some)} {way}" for way, some in levels)
+    named = " and ".join(
+        f"the predicted {' and '.join(some)} quantile{'s are' if len(some) > 1 else ' is'} {way}"
+        for way, some in levels
+    )
     covers = ", ".join(f"the {_name(one)} covers {format_share(one.observed)}" for one in off)
     ways = ["wider than stated, never narrower"] + ["wider or narrower than stated"] * len(off)
     ways[len(off)] = "narrower than stated, never wider"
     meant = f"intervals are {ways[len(narrow)]} ({covers} of the rows)" if off else "intervals cover what they should"
     return [f"more than chance explains, {named}: {meant}" if levels else meant]
-
-
-def _quantiles(levels: Sequence[str]) -> str:
-    return f"{' and '.join(levels)} {'quantiles are' if len(levels) > 1 else 'quantile is'}"
 
 
 def _name(one: Interval) -> str:
@@ -307,7 +297,7 @@ def _find_hard(page: Page) -> list[str]:
             f"the loss is largest where {group.describe()}: {group.loss / mean:.1f} times the mean; half of these rows "
             f"are off by more than {format_amount(group.error)}{also}"
         )
-    side = describe_sides(evaluation, find_worst_rows(evaluation))
+    side = describe_sides(evaluation)
     if side.startswith(("All", f"{WORST - 1} ", f"{WORST - 2} ")):
         found.append(side)
     return found
@@ -319,14 +309,10 @@ def _find_worst(groups: Sequence[Group], measure: Callable[[Group], float], of_a
     return None if most is None or measure(most) <= LARGE_ERROR * of_all else most
 
 
-def find_worst_rows(evaluation: Evaluation) -> NDArray[np.intp]:
-    """Return the positions of the rows with the largest loss, the largest first."""
-    return np.argsort(-evaluation.row_losses(), kind="stable")[:WORST]
-
-
-def describe_sides(evaluation: Evaluation, rows: NDArray[np.intp]) -> str:
+def describe_sides(evaluation: Evaluation) -> str:
     """Return how many of the worst rows lie above their highest or below their lowest quantile, the more of the two."""
-    y, curves, levels = evaluation.y[rows], evaluation.curves[rows], evaluation.levels
+    rows, levels = np.argsort(-evaluation.row_losses(), kind="stable")[:WORST], evaluation.levels
+    y, curves = evaluation.y[rows], evaluation.curves[rows]
     above, below = int(np.sum(y > curves[:, -1])), int(np.sum(y < curves[:, 0]))
     where = f"above their {levels[-1]:g} quantile" if above >= below else f"below their {levels[0]:g} quantile"
     most = max(above, below)

@@ -127,11 +127,6 @@ class Chart:
         for left, right, height in zip(edges[:-1], edges[1:], np.asarray(heights), strict=True):
             self.band([left, right], [0, 0], [height, height], kind)
 
-    def whiskers(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, kind: str) -> None:
-        """Draw upright lines."""
-        for at, bottom, top in zip(np.asarray(x), np.asarray(low), np.asarray(high), strict=True):
-            self.line([at, at], [bottom, top], kind)
-
     def hover(self, x: ArrayLike, texts: Iterable[str]) -> None:
         """Give values to show where a pointer is nearest to each x."""
         self.values += [(round(float(at), 1), text) for at, text in zip(self.across(x), texts, strict=True)]

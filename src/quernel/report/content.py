@@ -451,9 +451,6 @@ def _describe_crossing(model: KernelQuantileRegressor) -> str:
     return "of the training rows, before the predictions of each row were sorted"
 
 
-CALIBRATION = ("level", "below", "at_or_below", "lower", "upper")
-
-
 def summarize_page(page: Page) -> dict[str, Any]:
     """Return all numbers of a page as what JSON can hold."""
     shown, periods = page.calibration, page.periods
@@ -463,9 +460,9 @@ def summarize_page(page: Page) -> dict[str, Any]:
         "rows": page.n_rows,
         **summarize_evaluation(page.evaluation),
         "calibration": [
-            dict(zip(CALIBRATION, shares, strict=True)) | {"holds": mark == "ok"}
-            for shares, mark in zip(
-                np.column_stack([shown.levels, shown.below, shown.observed, shown.lower, shown.upper]).tolist(),
+            {"level": level, "below": a, "at_or_below": b, "lower": low, "upper": high, "holds": mark == "ok"}
+            for level, a, b, low, high, mark in zip(
+                *(values.tolist() for values in (shown.levels, shown.below, shown.observed, shown.lower, shown.upper)),
                 judge_levels(shown),
                 strict=True,
             )

@@ -361,10 +361,10 @@ def _describe_fan(fan: ColumnFan) -> str:
     if shown < fan.total:
         text += f" Shown are the {shown} most frequent of {fan.total} values."
     if fan.kind == "number" and np.any((fan.x < fan.grid[0]) | (fan.x > fan.grid[-1])):
-        text += " The axis leaves out the lowest and the highest values, at most 1 % of the rows each."
+        text += " At most 2 % of the rows are left out at either end."
     if np.isnan(fan.curves).any():
         text += " Quantiles are not drawn where there are only a few rows."
-    return text + (" Rows are jittered sideways." if fan.categories else "")
+    return text + (" Rows are spread sideways." if fan.categories else "")
 
 
 def render_what_if(page: Page) -> str:
@@ -390,14 +390,9 @@ def render_what_if(page: Page) -> str:
     }
     bands = "".join(f'<i style="opacity:{opacity:.2f}"></i>' for opacity in _band_opacities(len(parts.bands)))
     shares = [format_share(levels[b] - levels[a], 0) for a, b in parts.bands]
-    key = "; ".join(
-        (
-            [f"Dark: {shares[-1]}, light: {shares[0]} interval"]
-            if len(shares) > 1
-            else [f"Bar: {one} interval" for one in shares]
-        )
-        + ([] if parts.median is None else ["line: median"])
-    )
+    shades = ["Bar: "] if len(shares) == 1 else ["Light: ", *[""] * (len(shares) - 2), "dark: "]
+    key = ", ".join(f"{shade}{share}" for shade, share in zip(shades, shares, strict=False))
+    key += f" interval{'' if parts.median is None else '; line: median'}." if shares else ""
     others = {name: value for name, value in shown.row.items() if name not in shown.names}
     cells = [(row_header(name), _format_input(value)) for name, value in others.items()]
     rest = f"<details><summary>Its other columns</summary>{make_table(('column', 'value'), cells)}</details>"

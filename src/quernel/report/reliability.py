@@ -312,15 +312,8 @@ def render_groups(page: Page) -> str:
             )
         )
         previous = group.column
-    numbers = [numeric_cell(text) for text in ("rows", "rows inside", "expected by chance")]
-    heads: tuple[Cell | str, ...] = (
-        "column",
-        "values",
-        *numbers,
-        "",
-        numeric_cell("width"),
-        numeric_cell("loss / mean"),
-    )
+    numbers = map(numeric_cell, ("rows", "rows inside", "expected by chance"))
+    heads: tuple[Cell | str, ...] = ("column", "values", *numbers, "", *map(numeric_cell, ("width", "loss / mean")))
     interval = page.evaluation.intervals()[0]
     share = format_share(interval.nominal, 0)
     caption = (
@@ -338,9 +331,11 @@ def render_groups(page: Page) -> str:
         else "None of the groups listed is covered less than chance explains."
     )
     if capped is not None:
-        finding += f" Capped rows, which are not listed, are ({format_share(capped, 0)})."
+        finding += f" Capped rows, which are not listed, are covered less: {format_share(capped, 0)}."
     if wide:
-        finding += f" In {format_count(len(wide), 'group')} it covers more than chance explains (marked wide)."
+        finding += (
+            f" In {format_count(len(wide), 'group')} the interval covers more than chance explains (marked wide)."
+        )
     if few := sum(group.few for group in page.groups):
         finding += f" {few} of the groups have too few rows to tell: by chance alone, coverage may vary by more than "
         finding += f"{100 * OPTIONS.vague:.0f} points there."

@@ -23,13 +23,7 @@ from quernel.estimators import TabularQuantileRegressor
 from quernel.plots import PermutationImportanceDisplay
 from quernel.plots.style import truncate
 from quernel.report import charts
-from quernel.report.advice import (
-    describe_comparison,
-    describe_sides,
-    find_caps,
-    find_worst_rows,
-    render_top,
-)
+from quernel.report.advice import WORST, describe_comparison, describe_sides, find_caps, render_top
 from quernel.report.content import Page, compute_page, find_bandwidths, summarize_page
 from quernel.report.effects import render_columns, render_what_if
 from quernel.report.evaluation import Evaluation
@@ -206,12 +200,13 @@ def render_losses(page: Page) -> str:
 
 def render_worst_rows(page: Page) -> str:
     """Return the section on the rows with the largest loss."""
-    loss, worst = page.evaluation.row_losses(), find_worst_rows(page.evaluation)
+    loss = page.evaluation.row_losses()
+    worst = np.argsort(-loss, kind="stable")[:WORST]
     text = (
         f"The {len(worst)} rows with the largest pinball loss have "
         f"{format_share(loss[worst].sum() / loss.sum() if loss.sum() > 0 else 0)} of the total loss of {len(loss):,} "
         "rows: look for errors in the data, and for information missing from the columns. "
-        f"{describe_sides(page.evaluation, worst)}."
+        f"{describe_sides(page.evaluation)}."
     )
     capped = sum(int(np.isclose(page.evaluation.y[worst], end).sum()) for end, _ in find_caps(page.y))
     if capped:
@@ -338,8 +333,6 @@ def _measures(first: Evaluation, one: Evaluation, importance: PermutationImporta
     if one is not first:
         change, error = one.compare_losses(first.row_losses())
         measures["Difference"] = numeric_cell(f"{100 * change:+.1f} % ± {100 * error:.1f}")
-        share = float(np.mean(one.row_losses() < first.row_losses()))
-        measures["Rows in which it is better"] = numeric_cell(format_share(share, 0))
     for interval in one.intervals()[:1]:
         kind = f"{format_share(interval.nominal, 0)} interval{', calibrated' if interval.calibrated else ''}"
         measures[f"Coverage of the {kind}"] = numeric_cell(format_share(interval.observed))
