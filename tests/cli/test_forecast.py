@@ -42,7 +42,8 @@ def test_a_forecast_has_a_table_a_file_and_a_page(series, tmp_path):
     text = page.read_text("utf-8")
     for heading in ("Forecast of load", "How past forecasts did", "window from", "inside 80"):
         assert heading in text
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 1
+    assert "Share of values at or below each predicted quantile" in text
     assert text.rstrip().endswith("</html>")
 
 

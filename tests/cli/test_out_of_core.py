@@ -125,7 +125,7 @@ def test_a_report_of_a_stream_evaluates_on_a_sample_of_rows_that_the_fit_has_not
     text = page.read_text()
     for message in (
         f"evaluated on {len(held_out)} rows, a random sample of the {round(0.2 * n)} held-out rows",
-        f"Computed on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
+        f"Pinball loss on {len(held_out)} held-out rows, a sample of {round(0.2 * n)}",
         "What follows describes a random sample of 300 rows.",
         "1,000 rows, 5 input columns",
         f"fitted to {len(baselines)} of those {len(fitted_to)} rows",

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 LOOK = """
 <script>
 const drawn = () => [...document.querySelectorAll("svg")].map((svg) => {
-  const box = svg.getBoundingClientRect(), path = svg.querySelector("path.band, path.bar, path.chance");
+  const box = svg.getBoundingClientRect(), path = svg.querySelector("path.band, path.bar");
   return {wide: box.width, high: box.height, ink: path ? path.getBBox().width : 0,
           filled: path ? getComputedStyle(path).fill : "none"};
 });
@@ -119,7 +119,7 @@ def test_charts_are_drawn_and_the_chooser_changes_the_chart(tmp_path, width):
     assert inside
     assert width_after == 0
     visible = [chart for chart in seen["charts"] if chart["wide"] > 0]
-    assert len(visible) == 3  # histogram, calibration, one fan
+    assert len(visible) == 2  # histogram, one fan
     for chart in visible:
         assert chart["wide"] > 250
         assert chart["ink"] > 10 or chart["high"] > 150
@@ -161,7 +161,7 @@ def test_the_numbers_of_the_what_if_panel_are_predictions_at_its_points(tmp_path
     """The panel's own inputs, sent to `predict` of the model it names: what it shows is the same, to all digits."""
     table, _, _, evaluation, page = made()
     model = evaluation.model
-    assert "This is the evaluated model, which was not fitted to this row" in page
+    assert "This is the evaluated model, not fitted to this row" in page
     numbers, points, found, start = moved(tmp_path, page)
     names = list(points[0])
     expected = model.predict(pd.DataFrame([numbers["row"] | point for point in points]))

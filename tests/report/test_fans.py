@@ -52,19 +52,43 @@ def test_dates_without_a_yearly_cycle_take_no_more_points():
     assert len(date_grid(days(21 * 365), 60, yearly=False)) <= 61
 
 
-def test_rows_at_few_values_are_scattered_sideways_and_all_drawn():
+def test_numbers_most_of_which_are_a_few_are_categories_with_their_rows_scattered_sideways():
     rng = np.random.default_rng(0)
-    columns = {"few": rng.integers(1, 6, 200) * 2.5, "many": rng.random(200), "word": rng.choice(["a", "b"], 200)}
+    columns = {
+        "few": rng.integers(1, 6, 200) * 2.5,
+        "mostly": np.where(np.arange(200) < 190, rng.integers(1, 4, 200), np.arange(200) + 0.5),
+        "zeros": np.where(np.arange(200) < 120, 0.0, rng.random(200)),  # and a continuous part
+        "many": rng.random(200),
+        "word": rng.choice(["a", "b"], 200),
+    }
     table = pa.table(columns | {"y": rng.random(200)})
     model, training = fitted(table, "y")
-    few, many, word = compute_fans(model, table, training.rows.y, ["few", "many", "word"])
-    assert (few.jitter, many.jitter, word.jitter) == (0.5, 0.0, 0.2)
-    assert few.grid.tolist() == [2.5, 5, 7.5, 10, 12.5]
+    few, mostly, zeros, many, word = compute_fans(model, table, training.rows.y, list(columns))
+    assert [fan.kind for fan in (few, mostly, zeros, many, word)] == [
+        "category",
+        "category",
+        "number",
+        "number",
+        "category",
+    ]
+    assert few.categories == ("2.5", "5", "7.5", "10", "12.5")
+    assert (mostly.categories[:3], mostly.total) == (("1", "2", "3"), 13)
     assert len(np.unique(few.x)) == 200
-    assert sorted(2.5 * (few.x / 2.5).round()) == sorted(columns["few"])
-    assert np.abs(few.x - 2.5 * (few.x / 2.5).round()).max() <= 0.5
+    assert sorted(2.5 * (1 + few.x.round())) == sorted(columns["few"])
     drawn = charts.draw_fan(few, np.array(LEVELS), "y")
     assert drawn.count("h.1") == 200
+
+
+def test_one_far_value_does_not_squeeze_the_axis():
+    rng = np.random.default_rng(0)
+    x = np.where(np.arange(1000) < 5, 400.0, rng.random(1000))
+    table = pa.table({"x": x, "y": rng.random(1000)})
+    model, training = fitted(table, "y")
+    (fan,) = compute_fans(model, table, training.rows.y, ["x"])
+    np.testing.assert_array_less([-1e-9, 0.9], fan.grid[[0, -1]])
+    np.testing.assert_array_less(fan.grid[[0, -1]], [0.02, 1.0])
+    for end in (x < fan.grid[0], x > fan.grid[-1]):
+        assert 0 < end.mean() <= 0.02, "as the page says"
 
 
 def test_a_few_whole_numbers_are_categories_in_their_order():
@@ -100,6 +124,9 @@ def test_rare_and_missing_categories_are_averages_of_their_rows():
     model, training = fitted(table, "y")
     (fan,) = compute_fans(model, table, training.rows.y, ["word"])
     assert fan.categories == ("a", "b", "(missing)", "(other)")
+    few = table.filter(~np.isin(np.arange(300), np.arange(3, 8)))
+    (few,) = compute_fans(model, few, np.delete(y, np.arange(3, 8)), ["word"])
+    assert few.categories == ("a", "b", "(missing)"), "other rows are too few for an average"
     predicted = model.predict(table)
     rows = [word == "a", word == "b", [one is None for one in word], np.arange(300) < 8]
     np.testing.assert_allclose(fan.curves, [predicted[one].mean(axis=0) for one in rows])

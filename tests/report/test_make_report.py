@@ -160,7 +160,9 @@ def test_the_top_names_the_baseline_that_wins_and_what_to_try():
     for name, remedy in (("Linear quantile regression", "--kernel linear"), ("LightGBM", "forests together")):
         halfway = (evaluation.y[:, None] + evaluation.curves) / 2  # half of the loss of every row
         _, top = page_with(baselines=evaluation.baselines | {name: halfway})
-        said = rf"{name} has a lower loss on these rows than this model, whose loss is 100\.0 % \(± [\d.]+ %\) higher\."
+        said = (
+            rf"{name} has a lower loss on these rows than this model, whose loss is 100\.0 % \(± [\d.]+ points\) higher"
+        )
         assert re.search(said, top)
         assert remedy in top
     worse = {name: curves + 1e6 for name, curves in evaluation.baselines.items()}

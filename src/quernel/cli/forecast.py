@@ -27,7 +27,6 @@ from quernel.forecasting import Backtest, QuantileForecaster
 from quernel.forecasting.series import count_steps, read_series, to_seconds
 from quernel.metrics import pinball_loss
 from quernel.persistence import save
-from quernel.plots import CalibrationDisplay
 from quernel.plots.fans import pair_levels
 from quernel.report import charts
 from quernel.report.effects import fan_key
@@ -241,7 +240,7 @@ def _forecast_table(times: Array, curves: Array, levels: Array) -> str:
 
 
 def _past_windows(past: Backtest) -> str:
-    """Coverage and loss of each window, and the calibration over all of them."""
+    """Coverage and loss of each window, and the share of values below each quantile over all."""
     parts, lines = pair_levels(past.levels), []
     for origin in np.unique(past.origins):
         mine = (past.origins == origin) & np.isfinite(past.y)
@@ -261,15 +260,18 @@ def _past_windows(past: Backtest) -> str:
         *(numeric_cell(f"inside {format_share(past.levels[b] - past.levels[a], 0)}") for a, b in parts.bands),
     )
     known = np.isfinite(past.y)
-    display = CalibrationDisplay.compute(past.y[known], past.quantiles[known], past.levels)
-    picture = make_figure(
-        charts.draw_calibration(display),
-        "Calibration over these windows: points on the dashed line are ideal. Hours of one window are alike, so that "
-        "chance moves the points further than the band says.",
+    below = np.mean(past.y[known, None] <= past.quantiles[known], axis=0)
+    levels = make_table(
+        (numeric_cell("level"), numeric_cell("values at or below")),
+        [
+            [numeric_cell(f"{level:g}"), numeric_cell(format_share(share))]
+            for level, share in zip(past.levels, below, strict=True)
+        ],
+        "Share of values at or below each predicted quantile, over these windows.",
     )
     text = (
         "<p>Each window was forecast from what was known before it, by models that had seen none of the windows. Loss "
         "is the mean pinball loss over the levels.</p>"
     )
     table = make_table(heads, lines, "Past windows, and the share of values inside each interval.")
-    return f'{text}<div class="beside"><div>{table}</div><div>{picture}</div></div>'
+    return f'{text}<div class="beside"><div>{table}</div><div>{levels}</div></div>'

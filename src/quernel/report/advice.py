@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -10,23 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.estimators import KernelQuantileRegressor
+from quernel.plots.calibration import binomial_band
+from quernel.plots.fans import pair_levels
 from quernel.report.evaluation import Evaluation, Interval
-from quernel.report.formatting import format_amount, format_count, format_numbers, format_share
+from quernel.report.formatting import (
+    format_amount,
+    format_count,
+    format_numbers,
+    format_share,
+    judge_levels,
+    render_text,
+)
 from quernel.tables import TextColumn
 
 if TYPE_CHECKING:
     from quernel.report.content import Page
+    from quernel.report.reliability import Group
 
-# Columns and groups that are named, the least increase of the loss that makes a column matter, and the loss of a group
-# relative to the mean that is worth a word.
-MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_LOSS = 3, 0.02, 1.5
-# Shares of rows that are worth a word: outside the training range, with a predicted quantile that no target can be, and
-# with the largest or smallest target. A target with fewer distinct values than these is discrete, not capped.
-FEW_ROWS, DISTINCT = 0.01, 30
+# Columns and groups that are named, the least increase of the loss that makes a column matter, and the error of a group
+# relative to that of all rows that is worth a word.
+MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_ERROR = 3, 0.02, 1.4
+# Shares of rows that are worth a word: outside the training range or with the largest or smallest target, and with a
+# predicted quantile that no target can be. A target with fewer distinct values than these is discrete, not capped.
+FEW_ROWS, ANY_ROWS, DISTINCT = 0.01, 0.0005, 30
 # Names of columns that together are a place, and the number of categories from which new ones are to be expected.
 PLACES, MANY = (r"(^|[^a-z])lat(itude)?($|[^a-z])", r"(^|[^a-z])(lon|lng|long|longitude)($|[^a-z])"), 30
-# What is set as code: a command or an option.
-COMMAND = r"(quernel fit )?--[a-z-]+( 0| COLUMN)?"
+WORST = 10  # rows that are called the worst ones
 SLIGHT = 2.0  # points of coverage below which an interval is slightly wide or narrow
 TOO_NARROW = (
     "The intervals cover fewer rows than their nominal coverage. <code>--conformal</code> (in Python, "
@@ -43,11 +53,11 @@ UNDERFITS = (
 )
 TOO_NARROW_TABULAR = (
     "The intervals cover fewer rows than their nominal coverage, although the levels were calibrated on rows that the "
-    "model had not seen: the evaluation rows differ from those. If rows come in units, such as patients, shops or "
+    "model had not seen: the rows of this page differ from those. If rows come in units, such as patients, shops or "
     "machines, <code>--groups</code> (in Python, <code>fit(..., groups=...)</code>) makes the intervals those of new "
     "units; if they are in time order, <code>--conformal --time-ordered</code> calibrates on the last ones."
 )
-TUNED = "; tuned boosting usually comes much closer"
+TUNED = "not tuned; a tuned one may be as good"
 # What to try where a baseline wins, by its kind: a simple one, or a rougher one than the model.
 TRY_CONSTANT = (
     "The columns say little about the target. Look for columns that matter, and leave out those that cannot "
@@ -80,7 +90,7 @@ def _verdict(evaluation: Evaluation) -> str:
     change, error = evaluation.compare_losses(evaluation.row_losses(best))
     if change <= 0:
         return ""
-    share = f"{format_share(change)} (± {format_share(error)})"
+    share = f"{format_share(change)} (± {100 * error:.1f} points)"
     chance = ", a difference within chance" if change < 2 * error else ""
     text = f"{escape(best)} has a lower loss on these rows than this model, whose loss is {share} higher{chance}."
     return f'<p class="warn">{text}{describe_fit(evaluation)} {_remedy(evaluation, best)}</p>'
@@ -88,7 +98,7 @@ def _verdict(evaluation: Evaluation) -> str:
 
 def _remedy(evaluation: Evaluation, best: str) -> str:
     """Return what to try where this baseline is better than the model."""
-    if best.startswith("Unconditional"):
+    if best == next(iter(evaluation.baselines)):
         return TRY_CONSTANT
     if best.startswith("Linear"):
         return TRY_LINEAR
@@ -111,10 +121,10 @@ def describe_narrow(evaluation: Evaluation) -> str:
 
 def _summary(page: Page) -> str:
     """Return how good the model is, what it rests on and where not to trust it, in a sentence or two each."""
-    doubts = re.sub(COMMAND, r"<code>\g<0></code>", "".join(f"<li>{escape(one)}</li>" for one in _doubts(page)))
+    doubts = "".join(f"<li>{render_text(one)}</li>" for one in _doubts(page))
     return (
-        f'<ul class="short"><li><strong>How good:</strong> {escape(_how_good(page.evaluation))}</li>'
-        f"<li><strong>What it rests on:</strong> {escape(_rests_on(page))}</li>"
+        f'<ul class="short"><li><strong>How good:</strong> {render_text(_how_good(page.evaluation))}</li>'
+        f"<li><strong>What it rests on:</strong> {render_text(_rests_on(page))}</li>"
         f"<li><strong>Where not to trust it:</strong><ul>{doubts}</ul></li></ul>"
     )
 
@@ -123,21 +133,30 @@ def _how_good(evaluation: Evaluation) -> str:
     """Return the typical error, the coverage, and the loss beside that of baselines, in words."""
     errors = np.abs(evaluation.y - evaluation.curves[:, evaluation.middle])
     error, mean, typical = format_numbers(map(float, (np.median(errors), errors.mean(), np.median(evaluation.y))))
-    rows, target = "held-out" if evaluation.unseen else "evaluation", evaluation.model.target
-    text = f"half of the {rows} rows lie within {error} of their {evaluation.middle_name} "
+    text = f"half of the {evaluation.row_name} lie within {error} of their {evaluation.middle_name} "
     text += f"(mean absolute error: {mean}; their median target: {typical})"
     for one in evaluation.intervals()[:1]:
-        text += f". The {format_share(one.nominal, 0)} interval covers {format_share(one.observed)} of them, "
-        text += describe_deviation(one)
-    constant, best = next(iter(evaluation.baselines)), evaluation.best_baseline
-    losses = _format_losses(evaluation)
-    text += f". The pinball loss, the average distance of {target} from its predicted quantiles, weighted by level, is "
-    text += f"{losses[None]} in units of {target}. Smaller is better: the same quantiles for every row have "
-    text += losses[constant]
-    if best != constant:
-        text += f", and the best of {len(evaluation.baselines)} baselines, {best}, has {losses[best]}"
-        text += TUNED if "not tuned" in best and evaluation.compare_losses(evaluation.row_losses(best))[0] <= 0 else ""
-    return f"{text}."
+        text += f". The {_name(one)} "
+        if not one.calibrated:
+            low, high = evaluation.levels[list(pair_levels(evaluation.levels).bands[0])]
+            text += f"runs from the predicted {low:g} to the predicted {high:g} quantile, below which "
+            text += f"{100 * low:g} and {100 * high:g}\N{NO-BREAK SPACE}% of the values should lie; it "
+        text += f"covers {format_share(one.observed)} of these rows, {describe_deviation(one)}"
+    losses, compared, constant = _format_losses(evaluation), list[str](), next(iter(evaluation.baselines))
+    for name in dict.fromkeys((evaluation.best_baseline, constant)):
+        change, _ = evaluation.compare_losses(evaluation.row_losses(name))
+        who, way = name_baseline(evaluation, name), "less" if change <= 0 else "more"
+        who = who.replace("not tuned", TUNED) if change <= 0 else who
+        compared.append(f"{format_share(abs(change), 0)} {way} than the {losses[name]} of {who}")
+    text += ". Over all quantiles its error (pinball loss; smaller is better, only for comparison) is "
+    return f"{text}{losses[None]}: {' and '.join(compared)}."
+
+
+def name_baseline(evaluation: Evaluation, name: str) -> str:
+    """Return the name of a baseline within a sentence."""
+    if name.startswith("LightGBM"):
+        return name
+    return f"{'the ' if name == next(iter(evaluation.baselines)) else ''}{name[0].lower()}{name[1:]}"
 
 
 def _format_losses(evaluation: Evaluation) -> dict[str | None, str]:
@@ -148,15 +167,19 @@ def _format_losses(evaluation: Evaluation) -> dict[str | None, str]:
 
 def describe_deviation(one: Interval) -> str:
     """Return by how much the coverage of an interval is off, and whether that is more than chance explains."""
-    points, nominal = 100 * (one.observed - one.nominal), format_share(one.nominal, 0)
-    size = f"{abs(points):.1f} point{'' if f'{abs(points):.1f}' == '1.0' else 's'}"
-    far = size if abs(points) >= 0.05 else "as nominal"
-    if abs(points) >= 0.05:
-        far += f" {'more' if points > 0 else 'less'} than {nominal}"
+    size = f"{100 * abs(one.observed - one.nominal):.1f}"
+    way = "more" if one.observed > one.nominal else "less"
+    far = f"{size} point{'s' if size != '1.0' else ''} {way} than {format_share(one.nominal, 0)}"
+    far = "as nominal" if size == "0.0" else far
+    return f"{far}{': ' if one.holds else ', beyond chance: '}{_judge(one)}"
+
+
+def _judge(one: Interval) -> str:
+    """Return whether an interval is within chance, or slightly or clearly wide or narrow."""
     if one.holds:
-        return f"{far}: within chance"
-    slightly = "slightly " if abs(points) < SLIGHT else ""
-    return f"{far}, beyond chance: {slightly}{'wide' if one.wide else 'narrow'}"
+        return "within chance"
+    slightly = "slightly " if 100 * abs(one.observed - one.nominal) < SLIGHT else ""
+    return f"{slightly}{'wide' if one.wide else 'narrow'}"
 
 
 def _rests_on(page: Page) -> str:
@@ -165,22 +188,21 @@ def _rests_on(page: Page) -> str:
     named = [(page.importance.names[j], increase[j]) for j in page.importance.order if increase[j] >= LEAST_IMPORTANCE]
     if not named:
         return "no single column: shuffling any of them hardly changes the loss."
-    listed = ", ".join(f"{name} (+{100 * share:,.0f}\N{NO-BREAK SPACE}%)" for name, share in named[:MOST_IMPORTANT])
-    more = len(named) - MOST_IMPORTANT
-    rest = format_count(len(increase) - MOST_IMPORTANT, "other column")
-    others = (
-        f", and less on {f'{more} of {rest}' if more < len(increase) - MOST_IMPORTANT else rest}" if more > 0 else ""
-    )
+    listed = ", ".join(f"`{name}` (+{100 * share:,.0f}\N{NO-BREAK SPACE}%)" for name, share in named[:MOST_IMPORTANT])
+    more, rest = len(named) - MOST_IMPORTANT, len(increase) - len(named)
+    others = f", and less on {format_count(more, 'other column')}" if more > 0 else ""
+    others += f"; {rest:,} more hardly matter{'s' if rest == 1 else ''}" if rest else ""
     return f"{listed}{others}. In brackets: how much the loss rises if the column is shuffled."
 
 
 def _doubts(page: Page) -> list[str]:
     """Return the groups, periods and ranges in which predictions are less sure, a sentence or two each."""
     evaluation, found = page.evaluation, []
-    off = sorted((group for group in page.groups if not group.holds), key=lambda group: group.observed - group.low)
+    off = sorted((group for group in page.groups if group.narrow), key=lambda group: group.observed - group.low)
     if off:
         named = "; ".join(f"{one.describe()} (covers {format_share(one.observed, 0)})" for one in off[:MOST_IMPORTANT])
         found.append(f"intervals cover too few rows in {len(off)} of {len(page.groups)} groups: {named}")
+    found += _find_off(page)
     found += _find_hard(page)
     found += _target_doubts(page)
     if far := [column.far for column in page.columns if column.far]:
@@ -189,8 +211,11 @@ def _doubts(page: Page) -> list[str]:
     if evaluation.unseen and not evaluation.time_ordered:
         found += _find_shared(page)
     if evaluation.outside.mean() >= FEW_ROWS:
-        share = f"{evaluation.outside.sum():,} of {len(evaluation.y):,}"
-        found.append(f"{share} rows are outside the training range, where predictions are extrapolations")
+        most = evaluation.model.encoder.names[int(np.argmax(np.sum(evaluation.beyond, axis=0)))]
+        found.append(
+            f"{evaluation.outside.sum():,} of {len(evaluation.y):,} rows are outside the range of the training rows, "
+            f"most often in `{most}`: predictions there are extrapolations"
+        )
     if not found:
         found.append(
             "no group of these rows or period stands out; beyond the range of the training rows all is unknown"
@@ -200,45 +225,99 @@ def _doubts(page: Page) -> list[str]:
     return [f"{one[0].upper()}{one[1:].rstrip('.')}." for one in found]
 
 
+def _find_off(page: Page) -> list[str]:
+    """Return which levels are off by more than chance explains, and what that means for the intervals."""
+    marks = judge_levels(page.calibration)
+    levels = [
+        (way, [f"{one:g}" for one, mark in zip(page.calibration.levels, marks, strict=True) if mark == way])
+        for way in ("too low", "too high")
+        if way in marks
+    ]
+    off = [one for one in page.evaluation.intervals() if not one.holds]
+    narrow = [one for one in off if one.narrow]
+    if not levels and not narrow:
+        return []
+    named = " and ".join(
+        f"the predicted {' and '.join(some)} quantile{'s are' if len(some) > 1 else ' is'} {way}"
+        for way, some in levels
+    )
+    covers = ", ".join(f"the {_name(one)} covers {format_share(one.observed)}" for one in off)
+    ways = ["wider than stated, never narrower"] + ["wider or narrower than stated"] * len(off)
+    ways[len(off)] = "narrower than stated, never wider"
+    meant = f"intervals are {ways[len(narrow)]} ({covers} of the rows)" if off else "intervals cover what they should"
+    return [f"more than chance explains, {named}: {meant}" if levels else meant]
+
+
+def _name(one: Interval) -> str:
+    return f"{'calibrated ' if one.calibrated else ''}{format_share(one.nominal, 0)} interval"
+
+
 def _find_shared(page: Page) -> list[str]:
     """Return of what times, places and groups rows held out at random tell nothing, since training rows share them."""
-    found = []
+    found, random = [], "rows were held out at random, between"
     if page.periods is not None:
         found.append(
-            "the future: rows were held out at random, between others of the same time, so that later rows may be "
-            "predicted worse (quernel fit --time-ordered evaluates on the last ones)"
+            f"the future: {random} others of the same time; later rows may be predicted worse "
+            "(`quernel fit --time-ordered` evaluates on the last ones)"
         )
+    if page.evaluation.units is not None:
+        return found
     columns = page.evaluation.model.encoder.columns_
-    named = [[one.name for one in columns if re.search(pattern, one.name.lower())] for pattern in PLACES]
-    shared = [*named[0], *named[1]] if all(named) else []
-    shared += [one.name for one in columns if isinstance(one, TextColumn) and len(one.categories) > MANY]
-    if shared and page.evaluation.units is None:
+    if all(any(re.search(pattern, one.name.lower()) for one in columns) for pattern in PLACES):
         found.append(
-            f"new places or groups, by {' and '.join(shared)}: the rows held out at random share theirs with training "
-            "rows, so that others may be predicted worse (quernel fit --groups COLUMN evaluates on whole groups)"
+            f"places not in the data: {random} others of the same places; elsewhere errors may be larger "
+            "(`quernel fit --groups COLUMN`, of a column of regions, evaluates on whole regions)"
+        )
+    many = [one.name for one in columns if isinstance(one, TextColumn) and len(one.categories) > MANY]
+    if many:
+        found.append(
+            f"categories of {' and '.join(f'`{name}`' for name in many)} not in the data: {random} others of the same "
+            f"ones; new ones may be predicted worse (`quernel fit --groups {many[0]}` evaluates on such)"
         )
     return found
 
 
 def _find_hard(page: Page) -> list[str]:
-    """Return the group with the largest errors, relative to the prediction where they grow with it; none if alike."""
-    relative = page.evaluation.relative_errors()
-    typical = float(page.evaluation.row_losses().mean() if relative is None else np.nanmedian(relative))
-    errors = [group.loss if relative is None else group.relative_error or 0.0 for group in page.groups]
-    ratios = [error / (typical or 1.0) for error in errors]
-    # A median of n errors varies by about 1 / sqrt(n) of itself.
-    sure = [k for k, group in enumerate(page.groups) if ratios[k] > max(LARGE_LOSS, 1 + 3 / np.sqrt(group.n_rows))]
-    if not sure:
-        return []
-    most = max(sure, key=ratios.__getitem__)
-    where = page.groups[most].describe()
-    if relative is None:
-        return [f"errors are largest where {where}: {ratios[most]:.1f} times the mean loss"]
-    but = " but those predicted near 0" if np.isnan(relative).any() else ""
-    return [
-        f"errors are largest, relative to the {page.evaluation.middle_name}, where {where}: half of these rows are off "
-        f"by more than {format_share(errors[most], 0)} of it (of all rows{but}: {format_share(typical, 0)})"
-    ]
+    """Return the groups with the largest errors, relative to the prediction and in units of the target."""
+    evaluation, found = page.evaluation, []
+    prediction = evaluation.curves[:, evaluation.middle]
+    error, typical = float(np.median(np.abs(evaluation.y - prediction))), float(np.median(prediction))
+    mean = float(evaluation.row_losses().mean()) or 1.0
+    relative = evaluation.y.min() >= 0 and typical > 0 and all(group.typical > 0 for group in page.groups)
+    if relative and (group := _find_worst(page.groups, lambda one: one.error / one.typical, error / typical)):
+        one, everyone = format_numbers((group.error, error))
+        share, of_all = format_share(group.error / group.typical, 0), format_share(error / typical, 0)
+        found.append(
+            f"errors relative to the prediction are largest where {group.describe()}: half of these rows are off by "
+            f"more than {one}, {share} of a typical prediction there (of all rows: {everyone}, {of_all})"
+        )
+    if group := _find_worst(page.groups, lambda one: one.loss, mean):
+        also = f", {format_share(group.error / group.typical, 0)} of a typical prediction there" if relative else ""
+        found.append(
+            f"the loss is largest where {group.describe()}: {group.loss / mean:.1f} times the mean; half of these rows "
+            f"are off by more than {format_amount(group.error)}{also}"
+        )
+    side = describe_sides(evaluation)
+    if side.startswith(("All", f"{WORST - 1} ", f"{WORST - 2} ")):
+        found.append(side)
+    return found
+
+
+def _find_worst(groups: Sequence[Group], measure: Callable[[Group], float], of_all: float) -> Group | None:
+    """Return the group with the largest measure of those with enough rows, None where it is not clearly above all."""
+    most = max((group for group in groups if not group.few), key=measure, default=None)
+    return None if most is None or measure(most) <= LARGE_ERROR * of_all else most
+
+
+def describe_sides(evaluation: Evaluation) -> str:
+    """Return how many of the worst rows lie above their highest or below their lowest quantile, the more of the two."""
+    rows, levels = np.argsort(-evaluation.row_losses(), kind="stable")[:WORST], evaluation.levels
+    y, curves = evaluation.y[rows], evaluation.curves[rows]
+    above, below = int(np.sum(y > curves[:, -1])), int(np.sum(y < curves[:, 0]))
+    where = f"above their {levels[-1]:g} quantile" if above >= below else f"below their {levels[0]:g} quantile"
+    most = max(above, below)
+    count = f"All of the {len(rows)}" if most == len(rows) else f"{most} of the {len(rows)}"
+    return f"{count} worst-predicted rows lie {where}"
 
 
 def _target_doubts(page: Page) -> list[str]:
@@ -246,22 +325,36 @@ def _target_doubts(page: Page) -> list[str]:
     y, evaluation, found = page.y, page.evaluation, []
     for end, name in find_caps(y):
         found.append(
-            f"{format_share(np.mean(y == end))} of the targets are {format_amount(end)}, the {name}: they look capped, "
-            f"and predictions near it are of the capped value{_describe_beyond(evaluation, end, name)}"
+            f"values near {format_amount(end)}: {format_share(np.mean(y == end))} of rows have exactly this value, "
+            f"which looks like a cap; true values {'above' if name == 'largest' else 'below'} it are unknown"
         )
-        capped, loss = np.isclose(evaluation.y, end, rtol=1e-9), evaluation.row_losses()
-        if (interval := evaluation.first_interval()) and capped.any():
-            low, high = interval[1][capped].T
-            inside, nominal = np.mean((low <= end) & (end <= high)), format_share(interval[0].nominal, 0)
-            found[-1] += f"; the {nominal} interval covers {format_share(inside, 0)} of capped rows, which have "
-            found[-1] += f"{format_share(loss[capped].sum() / (loss.sum() or 1.0))} of the loss"
+        found[-1] += "".join(
+            f". The {_name(one)} covers {'only ' if low else ''}{format_share(inside, 0)} of these rows"
+            for of, one, inside, low in cover_caps(page)
+            if of == end
+        )
     below = np.mean(evaluation.curves < 0, axis=0)
-    if y.min() >= 0 and below.max() >= FEW_ROWS:
+    if y.min() >= 0 and below.max() >= ANY_ROWS:
         named, lowest = _list_shares(evaluation, below), format_amount(float(evaluation.curves.min()))
-        logged = " or --log-target" if y.min() > 0 else ""
+        logged = " or `--log-target`" if y.min() > 0 else ""
         found.append(
-            f"{named} are below 0 (down to {lowest}), though no target is; quernel fit --lower 0{logged} prevents that"
+            f"{named} are below 0 (down to {lowest}), though no target is; "
+            f"`quernel fit --lower 0`{logged} prevents that"
         )
+    return found
+
+
+def cover_caps(page: Page) -> list[tuple[float, Interval, float, bool]]:
+    """Return each cap with the first interval, its coverage of capped rows, and whether that is low beyond chance."""
+    evaluation, found = page.evaluation, []
+    first = evaluation.first_interval()
+    for end, _ in find_caps(page.y):
+        capped = np.isclose(evaluation.y, end, rtol=1e-9)
+        if first is not None and capped.any():
+            low, high = first[1][capped].T
+            inside = float(np.mean((low <= end) & (end <= high)))
+            least = float(binomial_band(first[0].nominal, int(capped.sum()))[0])
+            found.append((end, first[0], inside, inside < least))
     return found
 
 
@@ -272,41 +365,27 @@ def find_caps(y: NDArray[np.floating]) -> list[tuple[float, str]]:
     return [(end, name) for end, name in ends if many and end != 0 and np.mean(y == end) >= FEW_ROWS]
 
 
-def _describe_beyond(evaluation: Evaluation, end: float, name: str) -> str:
-    """Return the shares of predicted quantiles beyond the largest or smallest target, "" if there are none."""
-    beyond = np.mean(evaluation.curves > end if name == "largest" else evaluation.curves < end, axis=0)
-    if beyond.max() < FEW_ROWS:
-        return ""
-    return f"; {_list_shares(evaluation, beyond)} are {'above' if name == 'largest' else 'below'} it"
-
-
 def _list_shares(evaluation: Evaluation, shares: NDArray[np.floating]) -> str:
     """Return the shares (q,) of predicted quantiles by level, where they are not negligible, as a list in words."""
     named = [
         f"{format_share(share)} of the predicted {level:g} quantiles"
         for level, share in zip(evaluation.levels, shares, strict=True)
-        if share >= FEW_ROWS
+        if share >= ANY_ROWS
     ]
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def _tiles(page: Page) -> str:
     """Return the key figures at the top of the page."""
-    evaluation, compared = page.evaluation, []
-    for name in dict.fromkeys((next(iter(evaluation.baselines)), evaluation.best_baseline)):
-        change, error = evaluation.compare_losses(evaluation.row_losses(name))
-        way = "below" if change <= 0 else "above"
-        compared.append(f"{format_share(abs(change))} (± {format_share(error)}) {way} that of {name}")
-    loss = _format_losses(evaluation)[None]
-    rows = "held-out" if evaluation.unseen else "evaluation"
+    evaluation, loss = page.evaluation, _format_losses(page.evaluation)[None]
     drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
-    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", loss, ", ".join(compared))]
+    name = f"Pinball loss on {len(evaluation.y):,} {evaluation.row_name}{drawn}"
+    tiles = [(name, loss, f"in units of {page.model.target}; smaller is better")]
     for one in evaluation.intervals()[:1]:
         nominal = format_share(one.nominal, 0)
-        details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
+        details = f"aim: {nominal} ({100 * one.low:.1f} to {format_share(one.high)} by chance): {_judge(one)}"
         if one.inner < one.observed:
             details += f"; without rows on its bounds {format_share(one.inner)}"
-        details += f"; {_count_levels(page)}"
         kind = "calibrated interval" if one.calibrated else "interval"
         tiles.append((f"Coverage of the {nominal} {kind}", format_share(one.observed), details))
         tiles.append((f"Mean width of the {nominal} {kind}", format_amount(one.width), _compare_width(page, one)))
@@ -317,19 +396,12 @@ def _tiles(page: Page) -> str:
     return f'<dl class="tiles">{cells}</dl>'
 
 
-def _count_levels(page: Page) -> str:
-    """Return how many levels hold within chance, and which do not."""
-    holds, levels = page.calibration.holds, page.calibration.levels
-    off = ", ".join(f"{level:g}" for level in levels[~holds])
-    return f"{holds.sum()} of {format_count(len(levels), 'level')} hold{f', not {off}' if off else ''}"
-
-
 def _compare_width(page: Page, one: Interval) -> str:
     """Return the mean width of an interval beside that of the target's own quantiles."""
     low, high = np.quantile(page.y, [(1 - one.nominal) / 2, (1 + one.nominal) / 2])
     if high <= low:
         return "in units of the target"
-    return f"{format_share(one.width / (high - low), 0)} of that of unconditional quantiles"
+    return f"{format_share(one.width / (high - low), 0)} of that of one interval for every row"
 
 
 def describe_comparison(page: Page) -> str:
@@ -340,13 +412,8 @@ def describe_comparison(page: Page) -> str:
     changes = {name: one[0].compare_losses(ours) for name, one in page.others.items()}
     best = min(changes, key=lambda name: changes[name][0])
     change, error = changes[best]
-    far = "" if abs(change) > 2 * error else ", a difference within chance"
+    chance = "" if abs(change) > 2 * error else ", a difference within chance"
+    far = f"{format_share(abs(change))} (± {100 * error:.1f} points)"
     if change >= 0:
-        return (
-            f"{page.name} has the lowest loss: that of {best} is {_percent(change)} (± {_percent(error)}) higher{far}."
-        )
-    return f"{best} has a lower loss than {page.name}, by {_percent(-change)} (± {_percent(error)}){far}."
-
-
-def _percent(share: float) -> str:
-    return format_share(share, 1)
+        return f"{page.name} has the lowest loss: that of {best} is {far} higher{chance}."
+    return f"{best} has a lower loss than {page.name}, by {far}{chance}."

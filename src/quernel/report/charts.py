@@ -1,4 +1,4 @@
-"""The charts of the report as SVG text: histogram, calibration, and fan charts along a column.
+"""The charts of the report as SVG text: histogram, values over time, and fan charts along a column.
 
 They draw the numbers of the displays of `quernel.plots`, without matplotlib. Colours are CSS classes of the page's
 style sheet, for light and dark themes.
@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots import CalibrationDisplay, QuantileFanDisplay
+from quernel.plots import QuantileFanDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.inputs import GRID, is_time_of_day, to_seconds
 from quernel.plots.style import truncate
@@ -126,11 +126,6 @@ class Chart:
         edges = np.asarray(edges, dtype=float)
         for left, right, height in zip(edges[:-1], edges[1:], np.asarray(heights), strict=True):
             self.band([left, right], [0, 0], [height, height], kind)
-
-    def whiskers(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, kind: str) -> None:
-        """Draw upright lines."""
-        for at, bottom, top in zip(np.asarray(x), np.asarray(low), np.asarray(high), strict=True):
-            self.line([at, at], [bottom, top], kind)
 
     def hover(self, x: ArrayLike, texts: Iterable[str]) -> None:
         """Give values to show where a pointer is nearest to each x."""
@@ -253,35 +248,6 @@ def bin_edges(y: Array) -> Array:
     return np.histogram_bin_edges(y, most)
 
 
-def draw_calibration(display: CalibrationDisplay) -> str:
-    """Return the calibration plot: how far the share of rows at or below each quantile is from its level, in points."""
-    observed = zip(display.levels, display.observed, strict=True)
-    text = ", ".join(f"{format_share(share)} at {level:g}" for level, share in observed)
-    n_ok, n_levels = display.holds.sum(), len(display.levels)
-    alt = f"Share of rows at or below each quantile: {text}. {n_ok} of {n_levels} within chance."
-    levels, (x, lower, upper) = display.levels, display.band(80, 0.002)
-    band, nearest = (100 * (lower - x), 100 * (upper - x)), 100 * (display.nearest - levels)
-    ends = np.concatenate([*band, 100 * (display.below - levels), 100 * (display.observed - levels)])
-    room = 0.1 * np.ptp(ends)
-    y = float(ends.min() - room), float(ends.max() + room)
-    chart = Chart((0, 1), y, alt=alt, x_label="quantile level", y_label="observed share - level, points")
-    chart.band(x, *band, "chance")
-    chart.line([0, 1], [0, 0], "guide")
-    chart.line(levels, nearest, "thin")
-    ties = display.below < display.observed  # rows on the curve may count to either side
-    between = 100 * (display.below - levels)[ties], 100 * (display.observed - levels)[ties]
-    chart.whiskers(levels[ties], *between, "thin")
-    chart.dots(levels[display.holds], nearest[display.holds], "good")
-    chart.dots(levels[~display.holds], nearest[~display.holds], "bad")
-    numbers = zip(levels, display.observed, display.lower, display.upper, strict=True)
-    texts = [
-        f"level {level:g}\n{format_share(share)} at or below\nby chance {format_share(a)} to {format_share(b)}"
-        for level, share, a, b in numbers
-    ]
-    chart.hover(levels, texts)
-    return chart.svg()
-
-
 def draw_over_time(
     times: Array,
     values: Array,
@@ -311,16 +277,14 @@ def draw_over_time(
     ends, top = (times[0] - side, times[-1] + side), everything.max() + room
     x_label = "time" if dated else "row, in time order"
     chart = Chart(ends, (least, top), alt=alt, x_label=x_label, y_label=name, x_ticks=ticks)
-    holds, wide = np.ones(len(values), dtype=bool), np.zeros(len(values), dtype=bool)
+    holds = np.ones(len(values), dtype=bool)
     if chance is not None:
         chart.band(times, *chance, "chance")
-        holds, wide = (chance[0] <= values) & (values <= chance[1]), values > chance[1]
+        holds = (chance[0] <= values) & (values <= chance[1])
     chart.line(times, reference, "guide")
     chart.line(times, values, "thin")
     chart.dots(times[holds], values[holds], "good")
-    chart.dots(times[wide], values[wide], "wide")
-    off = ~(holds | wide)
-    chart.dots(times[off], values[off], "bad")
+    chart.dots(times[~holds], values[~holds], "bad")
     points = zip(names, values, reference, strict=True)
     chart.hover(times, (f"{when}\n{format_number(a)}\ndashed: {format_number(b)}" for when, a, b in points))
     return chart.svg()
@@ -343,14 +307,12 @@ class ColumnFan:
         Predicted quantiles, NaN where too few rows are near.
     x, y : ndarrays of shape (rows,)
         Rows to draw.
-    jitter : float
-        By how much rows at categories, or at a few distinct values, are moved sideways at most.
     column : str
         The column that this is, or is a part of, such as the hour of a date.
     n_near : int ndarray of shape (g,) or None
         Rows near each point of the grid, where curves are averages over such rows.
     total : int
-        Number of categories of the column, of which these may be a part.
+        Number of categories, or of distinct values, of the column, of which these may be a part.
     """
 
     name: str
@@ -360,7 +322,6 @@ class ColumnFan:
     curves: Array
     x: Array
     y: Array
-    jitter: float = 0.0
     column: str = ""
     n_near: NDArray[np.intp] | None = None
     total: int = 0
@@ -379,13 +340,12 @@ class ColumnFan:
         elif grid.dtype.kind == "M":
             kind = "time" if is_time_of_day(grid) else "date"
             x, grid = to_seconds(x), to_seconds(grid)
-        few = bool(categories) or (1 < len(grid) <= GRID.few_values and kind != "date")
-        jitter = JITTER * (1.0 if categories else float(np.diff(grid).min())) if few else 0.0
-        x = x + np.random.default_rng(1).uniform(-jitter, jitter, len(x))
+        if categories:  # rows are moved sideways, so that all are seen
+            x = x + np.random.default_rng(1).uniform(-JITTER, JITTER, len(x))
         there = np.isfinite(x)
         name = str(display.x_label)
         y = display.y[shown][there]
-        return cls(name, kind, grid, categories, display.curves, x[there], y, jitter, column or name)
+        return cls(name, kind, grid, categories, display.curves, x[there], y, column or name)
 
     def ticks(self, low: float, high: float) -> tuple[Ticks | None, int]:
         """Return the ticks of the axis, or None for round numbers, and on how many lines their names are."""
@@ -439,7 +399,7 @@ def draw_fan(fan: ColumnFan, levels: Array, target: str) -> str:
         lowest, highest = np.quantile(fan.y, GRID.ends)
         low, high = min(low, lowest), max(high, highest)
     room = 0.03 * (high - low)
-    side = MARGIN if fan.categories else 1.25 * fan.jitter
+    side = MARGIN if fan.categories else 0.0
     ends = fan.grid[0] - side, fan.grid[-1] + side
     ticks, tick_lines = fan.ticks(*ends)
     labels = {"alt": fan.describe(levels, target), "x_label": fan.name, "y_label": target}
@@ -481,7 +441,7 @@ def _category_ticks(categories: Sequence[str]) -> tuple[Ticks, int]:
     each = LETTERS / (last + 2 * MARGIN)
     wide = [1 + 0.3 * sum(map(str.isupper, name)) / max(len(name), 1) for name in categories]  # as letters go
     longest = max(len(name) * letter for name, letter in zip(categories, wide, strict=True))
-    lines = 1 if longest + 1 <= each else min(2, len(categories))
+    lines = min(next((k for k in (1, 2) if longest + 1 <= k * each), 3), len(categories))
     names = []
     for k, name in enumerate(categories):  # those at the right end may move to the left, as `Chart` has it
         left = min(lines * each / 2, (k + MARGIN) * each + LETTERS_LEFT)

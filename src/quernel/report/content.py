@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from quernel.report.formatting import (
     format_numbers,
     format_share,
     format_time,
+    judge_levels,
 )
 from quernel.report.reliability import Group, Periods, compute_groups, compute_periods
 from quernel.tables import TextColumn
@@ -260,7 +261,7 @@ def find_far(name: str, values: Array) -> str:
     below, above = [k for k in gaps if distinct[k] <= low][-1:], [k for k in gaps if distinct[k] >= high][:1]
     found = [_describe_far(values, distinct[: k + 1], f"{format_number(distinct[k + 1])} or more") for k in below]
     found += [_describe_far(values, distinct[k + 1 :], f"at most {format_number(distinct[k])}") for k in above]
-    return f"{name} is {'; '.join(found)}" if found else ""
+    return f"`{name}` is {'; '.join(found)}" if found else ""
 
 
 def _describe_far(values: Array, far: Array, others: str) -> str:
@@ -316,16 +317,20 @@ def describe_choices(
     ]
 
 
+GAP = (
+    "relative duality gap of the kernel's {which}: their objectives are at most this fraction above the minimum. It "
+    "says that they were solved, not how good predictions are"
+)
 # What a reader should know of each part of a tabular model.
 PARTS = {
     "kernel": "location and scale that vary smoothly with the columns, and one distribution of the residuals",
-    "residual_forest": "the same location and scale, and a distribution of residuals that depends on the columns",
+    "residual_forest": "such a location and scale, and a distribution of residuals that depends on the columns",
     "forest": "the targets of training rows that share leaves of trees with the row",
 }
 # The same of a model with shapes.
 SHAPED_PARTS = {
     "kernel": "quantiles that vary smoothly with the columns and have the shapes, at levels as they are",
-    "residual_forest": "the same quantiles, at levels that depend on the columns without a shape",
+    "residual_forest": "such quantiles, at levels that depend on the columns without a shape",
     "forest": "the targets of training rows that share leaves of trees with the row, ordered along monotone columns",
 }
 
@@ -360,13 +365,12 @@ def _describe_tabular(model: TabularQuantileRegressor) -> list[Choice]:
             Choice(
                 "Certified gap",
                 f"{smooth.duality_gap.max():.1e}",
-                "relative duality gap of the kernel's two regressions, of location and of scale: their objectives are "
-                "at most this fraction above the minimum. It says that they were solved, not how good predictions are",
+                GAP.format(which="two regressions, of location and of scale"),
             ),
         ]
     if isinstance(model.parts_, ShapedParts):
         choices += _describe_shapes(model.parts_)
-    choices.append(Choice("Calibration of levels", *_describe_calibration(model)))
+    choices.append(Choice("Correction of levels, already applied", *_describe_calibration(model)))
     if model.stopped_by_ is not None:
         choices.append(Choice("Ended early", model.stopped_by_, "fewer trees, or a shorter search for bandwidths"))
     return choices
@@ -381,8 +385,7 @@ def _describe_shapes(parts: ShapedParts) -> list[Choice]:
         Choice(
             "Certified gap",
             f"{parts.duality_gap.max():.1e}",
-            "relative duality gap of the kernel's constrained quantile regressions: their objectives are at most this "
-            "fraction above the minimum. It says that they were solved, not how good predictions are",
+            GAP.format(which="constrained quantile regressions"),
         ),
     ]
 
@@ -457,15 +460,15 @@ def summarize_page(page: Page) -> dict[str, Any]:
         "rows": page.n_rows,
         **summarize_evaluation(page.evaluation),
         "calibration": [
-            {"level": level, "below": below, "at_or_below": observed, "lower": low, "upper": high, "holds": holds}
-            for level, below, observed, low, high, holds in zip(
+            {"level": level, "below": a, "at_or_below": b, "lower": low, "upper": high, "holds": mark == "ok"}
+            for level, a, b, low, high, mark in zip(
                 *(values.tolist() for values in (shown.levels, shown.below, shown.observed, shown.lower, shown.upper)),
-                shown.holds.tolist(),
+                judge_levels(shown),
                 strict=True,
             )
         ],
         "importance": dict(zip(page.importance.names, page.importance.increase.mean(axis=1).tolist(), strict=True)),
-        "groups": [_summarize_group(group) for group in page.groups],
+        "groups": [asdict(group) | {"holds": not group.narrow} for group in page.groups],
         "periods": None
         if periods is None
         else {
@@ -481,10 +484,6 @@ def summarize_page(page: Page) -> dict[str, Any]:
         numbers["models"] = {page.name: summarize_evaluation(page.evaluation)}
         numbers["models"] |= {name: summarize_evaluation(one) for name, (one, _, _) in page.others.items()}
     return numbers
-
-
-def _summarize_group(group: Group) -> dict[str, Any]:
-    return group._asdict() | {"holds": group.holds}
 
 
 def summarize_evaluation(evaluation: Evaluation) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from quernel.report.formatting import (
     make_figure,
     make_table,
     numeric_cell,
+    render_text,
     row_header,
 )
 from quernel.tables import TextColumn
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from quernel.report.content import Page
-    from quernel.report.evaluation import Evaluation
 
 Array = NDArray[np.floating]
 
@@ -61,13 +61,17 @@ class EffectOptions:
     grid_points: int = 60  # of the curves of a fan chart
     what_if_points: int = 15  # of each input of the what-if panel, at most; of whole numbers ...
     what_if_integers: int = 30  # ... all of them, if there are no more than these
-    max_codes: int = 12  # whole numbers of a column that are drawn as categories, not as points on a line
+    max_codes: int = 12  # values of a column of numbers that are drawn as categories, not as points on a line, if ...
+    share_codes: tuple[float, float] = (0.5, 0.9)  # ... at least these rows have one of three, and of all of them
+    ends: tuple[float, float] = (0.01, 0.99)  # quantiles where the axis of a column of numbers ends
     max_bars: int = 12  # columns in the table of importances
     near_share: float = 0.04  # numbers that differ by at most this share of the range of the middle 90 % are near
     handful: int = 5  # rows near a point without which a fan has no curves there; of few rows a fiftieth
 
 
 OPTIONS = EffectOptions()
+UNSEEN = " This is the evaluated model, not fitted to this row; the saved one, fitted to all rows, differs a little."
+MAYBE_SEEN = " If the model was fitted to rows like these, ranges that hold for new rows are wider, perhaps by far."
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -93,14 +97,19 @@ def compute_fans(model: TableModel, table: pa.Table, y: Array, names: Sequence[s
         is_date = column.kind == "date" and len(drop_missing(rows[j])) > 0
         whole = [(name, *_as_codes(rows[j]))]
         for label, values, grid in _split_date(name, to_seconds(rows[j])) if is_date else whole:
-            points = _make_grid(column, values) if grid is None else grid
+            points = _make_grid(column, _without_ends(values)) if grid is None else grid
             similar, places = values, points
             if grid is not None and values.dtype.kind == "f":  # of dates: the same hour, not similar ones
                 similar, places = np.floor(values).astype(object), grid.astype(object)
             n_near = find_near(similar, places).sum(axis=0)
+            if points.dtype.kind == "O":  # few rows are of categories that are pooled
+                kept = (points.astype(str) != OTHER) | (n_near >= least)
+                points, places, n_near = points[kept], places[kept], n_near[kept]
             along = np.where(n_near[:, None] < least, np.nan, average_similar(similar, curves, places))
             display = QuantileFanDisplay(values, y[some], points, along, levels, label)
             total = len(column.categories) if isinstance(column, TextColumn) else 0
+            if not total and grid is not None and not is_date:
+                total = len(np.unique(drop_missing(rows[j])))
             fans.append(replace(ColumnFan.from_display(display, column=name), n_near=n_near, total=total))
     return fans
 
@@ -115,13 +124,27 @@ def find_near(values: NDArray[Any], grid: NDArray[Any]) -> NDArray[np.bool_]:
     return np.abs(numbers[:, None] - points) <= reach
 
 
+def _without_ends(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers (n,) of a column without the lowest and highest, which squeeze the others."""
+    known = drop_missing(values) if values.dtype.kind == "f" else values[:0]
+    if not len(known):
+        return values
+    low, high = np.quantile(known, OPTIONS.ends)
+    return values[(values >= low) & (values <= high)]
+
+
 def _as_codes(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return the values (n,) of a column, and its grid: of a few whole numbers as text, of others None for any grid."""
-    observed = np.unique(drop_missing(values)) if values.dtype.kind == "f" else np.empty(0)
-    if not 1 < len(observed) <= OPTIONS.max_codes or np.any(observed != observed.round()):
+    """Return the values (n,) of a column, and its grid: a few frequent numbers as text, else None for any grid."""
+    known = drop_missing(values) if values.dtype.kind == "f" else np.empty(0)
+    observed, counts = np.unique(known, return_counts=True)
+    often = np.sort(np.argsort(-counts, kind="stable")[: OPTIONS.max_codes])
+    held = np.array([np.sort(counts)[-3:].sum(), counts[often].sum()])
+    if len(observed) < 2 or (
+        len(observed) > OPTIONS.max_codes and np.any(held < np.array(OPTIONS.share_codes) * len(known))
+    ):
         return values, None
-    texts = np.array([f"{value:.0f}" if np.isfinite(value) else None for value in values], dtype=object)
-    return texts, np.array([f"{value:.0f}" for value in observed], dtype=object)
+    texts = np.array([format_number(value) if np.isfinite(value) else None for value in values], dtype=object)
+    return texts, np.array([format_number(value) for value in observed[often]], dtype=object)
 
 
 def _split_date(name: str, seconds: Array) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
@@ -302,18 +325,17 @@ def render_columns(page: Page) -> str:
         for j in page.importance.order[: OPTIONS.max_bars]
     ]
     most = f" The {OPTIONS.max_bars} most important ones." if len(increase) > OPTIONS.max_bars else ""
-    caption = f"Permutation importance: increase of the loss when a column is shuffled among the evaluation rows.{most}"
+    caption = f"Permutation importance: increase of the loss when a column is shuffled.{most}"
     alone = ""
     if n_columns > 1:
         caption += (
-            " Of columns that go together, such as longitude and latitude, or a date and its season, each stands in "
-            "for the other, and shuffling one makes rows that cannot be: their importances are rough. An important "
-            "column along which the chart is flat acts together with another one, such as a working day with the hour."
+            " Columns that go together stand in for each other, so their importances are rough. A column that is "
+            "important though its chart is flat matters together with another."
         )
         alone = (
-            '<p class="caption">This is not the effect of this column alone: the others are as they are in these rows, '
-            "so that those which go along with it move, too, and many more rows lie outside an average range than "
-            "outside their own.</p>"
+            '<p class="caption">This is not the effect of this column alone: the others are as they are in these rows. '
+            "The bands are averages of many predictions, so that more than 10 % of the dots may lie outside the light "
+            "band; that is no fault.</p>"
         )
     options = "".join(f'<option value="{k}">{escape(fan.name)}</option>' for k, fan in enumerate(page.fans))
     figures = "".join(
@@ -323,23 +345,26 @@ def render_columns(page: Page) -> str:
     left = n_columns - len({fan.column for fan in page.fans})
     hidden = "1 less important column is" if left == 1 else f"{left} less important columns are"
     more = f'<p class="quiet">{hidden} not shown.</p>' if left > 0 else ""
+    heads = ("column", numeric_cell("increase of loss"), "")
     chooser = f'<label for="column">Column</label><select id="column">{options}</select>'
     return (
-        f'<div class="beside"><div>{make_table(("column", numeric_cell("loss"), ""), lines, caption)}</div><div>'
+        f'<div class="beside"><div>{make_table(heads, lines, caption)}</div><div>'
         f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
-        f'{fan_key(levels, "average")}<div class="fans" aria-live="polite">{figures}</div>{alone}{more}</div></div>'
+        f'{fan_key(levels, "average")}{alone}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
     )
 
 
 def _describe_fan(fan: ColumnFan) -> str:
     """Return the caption of a fan chart."""
-    text = f"Along {fan.name}: the quantiles predicted for evaluation rows with about this value, averaged."
+    text = f"Along {fan.name}: the quantiles predicted for rows with about this value, averaged."
     shown = sum(name not in (OTHER, MISSING) for name in fan.categories)
     if shown < fan.total:
-        text += f" Shown are the {shown} most frequent of {fan.total} categories."
+        text += f" Shown are the {shown} most frequent of {fan.total} values."
+    if fan.kind == "number" and np.any((fan.x < fan.grid[0]) | (fan.x > fan.grid[-1])):
+        text += " At most 2 % of the rows are left out at either end."
     if np.isnan(fan.curves).any():
         text += " Quantiles are not drawn where there are only a few rows."
-    return text + (" Rows are jittered sideways." if fan.jitter else "")
+    return text + (" Rows are spread sideways." if fan.categories else "")
 
 
 def render_what_if(page: Page) -> str:
@@ -364,6 +389,10 @@ def render_what_if(page: Page) -> str:
         "median": parts.median,
     }
     bands = "".join(f'<i style="opacity:{opacity:.2f}"></i>' for opacity in _band_opacities(len(parts.bands)))
+    shares = [format_share(levels[b] - levels[a], 0) for a, b in parts.bands]
+    shades = ["Bar: "] if len(shares) == 1 else ["Light: ", *[""] * (len(shares) - 2), "dark: "]
+    key = ", ".join(f"{shade}{share}" for shade, share in zip(shades, shares, strict=False))
+    key += f" interval{'' if parts.median is None else '; line: median'}." if shares else ""
     others = {name: value for name, value in shown.row.items() if name not in shown.names}
     cells = [(row_header(name), _format_input(value)) for name, value in others.items()]
     rest = f"<details><summary>Its other columns</summary>{make_table(('column', 'value'), cells)}</details>"
@@ -373,12 +402,13 @@ def render_what_if(page: Page) -> str:
     )
     for name, labels, total in zip(shown.names, shown.labels, shown.totals, strict=True):
         if len(labels) < total:
-            text += f" Of {total} categories of {name} the {len(labels)} most frequent of similar rows can be chosen."
-    text += _describe_seen(page.evaluation)
+            text += f" You can choose among {len(labels)} of {total} categories of `{name}`, common among similar rows."
+    text += UNSEEN if page.evaluation.unseen else MAYBE_SEEN
     return (
-        f'<div id="what-if" data-numbers="{escape(json.dumps(numbers))}" hidden><p>{escape(text)}</p>'
+        f'<div id="what-if" data-numbers="{escape(json.dumps(numbers))}" hidden><p>{render_text(text)}</p>'
         f'<div class="beside"><div>{inputs}<div class="range" aria-hidden="true">{bands}'
         f'<span class="middle"></span></div><p class="ends" aria-hidden="true"><span></span><span></span></p>'
+        f'<p class="caption" aria-hidden="true">{key}</p>'
         f'<p class="near" role="status"></p>'
         f"{rest if others else ''}</div><table><thead><tr><th>level</th>"
         f'<th class="n">{escape(page.model.target)}</th></tr></thead><tbody>{lines}</tbody></table></div></div>'
@@ -394,21 +424,6 @@ def _make_input(k: int, labels: Sequence[str], start: int, *, as_list: bool) -> 
     marks = [" selected" if i == start else "" for i in range(len(labels))]
     options = [f'<option value="{i}"{marks[i]}>{escape(label)}</option>' for i, label in enumerate(labels)]
     return f'<select id="if-{k}">{"".join(options)}</select>'
-
-
-def _describe_seen(evaluation: Evaluation) -> str:
-    """Return which model the panel is of, whether that has seen the row, and how wide its intervals usually are."""
-    text = (
-        " This is the evaluated model, which was not fitted to this row; the saved one, fitted to all rows, differs a "
-        "little."
-        if evaluation.unseen
-        else " If the model was fitted to rows like these, ranges that hold for new rows are wider, perhaps by far."
-    )
-    for a, b in pair_levels(evaluation.levels).bands[:1]:
-        nominal, width = evaluation.levels[b] - evaluation.levels[a], evaluation.curves[:, b] - evaluation.curves[:, a]
-        low, high = format_numbers(np.quantile(width, (0.25, 0.75)))
-        text += f" Half of the evaluation rows have a {format_share(nominal, 0)} interval {low} to {high} wide."
-    return text
 
 
 def _format_input(value: Any) -> str:

@@ -23,7 +23,7 @@ from quernel.estimators.inputs import subset
 from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
-from quernel.report.formatting import format_share
+from quernel.report.formatting import exceeds, format_share
 from quernel.tables import TableError, TextColumn
 from quernel.tables.columns import Column, row_folds
 from quernel.tables.frames import as_entries, open_frame
@@ -50,8 +50,6 @@ class EvaluationOptions:
     n_slow_trees: int = 100  # ... and of scikit-learn, which needs about ten times as long for each
     train_rows: int = 2000  # training rows on which the loss is computed, to tell overfitting
     overfit: float = 0.8  # a kernel model overfits if its loss on training rows is below this share of the held-out one
-    growth: float = 2.0  # errors are relative if those of large predictions are larger than those of small ones by this
-    least_unit: float = 0.2  # share of the median target below which a prediction is no unit for errors
     underfit: float = 0.9  # it may underfit if that share is above this, and a baseline is better by more than chance
 
 
@@ -96,7 +94,7 @@ def predict_boosting(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
 def find_baselines() -> dict[str, Baseline]:
     """Return the baselines by name; boosting is that of LightGBM where it is installed, else that of scikit-learn."""
     found: dict[str, Baseline] = {
-        "Unconditional quantiles": predict_unconditional,
+        "Same quantiles for every row": predict_unconditional,
         "Linear quantile regression": predict_linear,
     }
     if importlib.util.find_spec("lightgbm") is not None:
@@ -135,12 +133,17 @@ class Interval:
     @property
     def holds(self) -> bool:
         """Whether coverage is nominal within chance."""
-        return self.low <= self.observed and not self.wide
+        return not self.narrow and not self.wide
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it covers fewer rows than chance explains."""
+        return exceeds(self.low, self.observed)
 
     @property
     def wide(self) -> bool:
         """Whether it covers more rows than chance explains: then it is wider than it need be."""
-        return self.inner > self.high
+        return exceeds(self.inner, self.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,9 +212,9 @@ class Evaluation:
         return "predicted median" if level == 0.5 else f"predicted {level:g} quantile"
 
     @property
-    def least_unit(self) -> float:
-        """Predictions below this are too near 0 for errors to be relative to them."""
-        return OPTIONS.least_unit * float(np.median(self.y))
+    def row_name(self) -> str:
+        """What the rows are called on the page."""
+        return "held-out rows" if self.unseen else "rows"
 
     @property
     def best_baseline(self) -> str:
@@ -258,18 +261,6 @@ class Evaluation:
         ours = self.row_losses()
         change = (ours - theirs) / (theirs.mean() or ours.mean() or 1.0)
         return float(change.mean()), float(change.std() / np.sqrt(len(change)))
-
-    def relative_errors(self) -> Array | None:
-        """Return absolute errors (n,) of the predicted median relative to it, NaN where it is near 0.
-
-        None unless the target is not negative and errors grow with the prediction.
-        """
-        median = self.curves[:, self.middle]
-        errors, (low, high) = np.abs(self.y - median), np.quantile(median, (0.25, 0.75))
-        small, large = np.median(errors[median <= low]), np.median(errors[median >= high])
-        if self.y.min() < 0 or self.least_unit == 0 or large <= OPTIONS.growth * small:
-            return None
-        return np.where(median >= self.least_unit, errors / np.maximum(median, self.least_unit), np.nan)
 
     def intervals(self) -> list[Interval]:
         """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""

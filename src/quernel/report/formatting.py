@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
-# Tables of more lines than this scroll, so that what follows is not far away.
+from quernel.plots import CalibrationDisplay
+
+# Tables of more lines than this are folded, so that what follows is not far away.
 TALL = 15
 
 
@@ -111,16 +114,25 @@ def row_header(text: str) -> Cell:
     return Cell(escape(text), tag="th")
 
 
-def verdict_cell(holds: bool, *, wide: bool = False) -> Cell:
-    """Return a cell that says ok, wide or off in text and a sign, not in colours alone; what is wide does not hold."""
-    return Cell("wide", "wide") if wide else (Cell("ok", "good") if holds else Cell("off", "bad"))
+def verdict_cell(holds: bool, *, wide: bool = False, few: bool = False) -> Cell:
+    """Return a cell that says ok, wide, off or too few in text and a sign, not in colours alone."""
+    if wide:
+        return Cell("wide", "wide")
+    return Cell("off", "bad") if not holds else Cell("too few", "few") if few else Cell("ok", "good")
 
 
-def level_cell(below: float, observed: float, low: float, high: float) -> Cell:
-    """Return a cell that says whether a quantile is ok, too low or too high, from the share of rows below it."""
-    if low <= observed and below <= high:
-        return Cell("ok", "good")
-    return Cell("too low" if observed < low else "too high", "bad")
+def exceeds(share: float, limit: float) -> bool:
+    """Return whether a share is above a limit as both are printed, in tenths of a per cent."""
+    return round(share, 3) > round(limit, 3)
+
+
+def judge_levels(shown: CalibrationDisplay) -> list[str]:
+    """Return whether each quantile is ok, too low or too high, from the shares of rows below it and at or below it."""
+    shares = zip(shown.below, shown.observed, shown.lower, shown.upper, strict=True)
+    return [
+        "too low" if exceeds(low, observed) else "too high" if exceeds(below, high) else "ok"
+        for below, observed, low, high in shares
+    ]
 
 
 def bar_cell(share: float) -> Cell:
@@ -140,13 +152,23 @@ def make_table(
     )
     # The caption is not in the table: it must not scroll.
     caption_html = f'<p class="caption">{escape(caption)}</p>' if caption else ""
-    tall = " tall" if len(lines) > TALL else ""
     # With a tabindex, a table that is too wide can be scrolled by the keyboard, too.
-    return (
-        f'{caption_html}<div class="scroll{tall}" tabindex="0" role="region" '
+    table = (
+        f'<div class="scroll" tabindex="0" role="region" '
         f'aria-label="{escape(caption) or "Table"}"><table>'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+    return f"{caption_html}{fold(f'Table of {len(lines)} rows', table) if len(lines) > TALL else table}"
+
+
+def fold(summary: str, content: str) -> str:
+    """Return HTML that a reader unfolds."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def render_text(text: str) -> str:
+    """Return a text as HTML, with what is between backticks, a name or a command, as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _make_cell(cell: Cell | str, tag: str, attributes: str = "") -> str:

@@ -9,8 +9,7 @@
 (() => {
   const tables = [...document.querySelectorAll(".scroll")];
   const tell = () => tables.forEach((one) => {
-    const right = one.scrollWidth - one.clientWidth - one.scrollLeft > 2, below = one.scrollHeight - one.clientHeight - one.scrollTop > 2;
-    if (right || below) one.dataset.more = `scroll for more ${[right && "columns →", below && "rows ↓"].filter(Boolean).join(" and ")}`;
+    if (one.scrollWidth - one.clientWidth - one.scrollLeft > 2) one.dataset.more = "scroll for more columns →";
     else delete one.dataset.more;
     let hint = one.nextElementSibling; // below the table, so that it covers no row; its place stays when it is empty
     if (!hint?.classList.contains("more")) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.inputs import drop_missing, split_columns
 from quernel.plots.style import truncate
 from quernel.report import charts
-from quernel.report.advice import describe_narrow
+from quernel.report.advice import cover_caps, describe_narrow, name_baseline
 from quernel.report.evaluation import Evaluation, Interval
 from quernel.report.formatting import (
     Cell,
@@ -24,10 +24,11 @@ from quernel.report.formatting import (
     format_number,
     format_numbers,
     format_share,
-    level_cell,
+    judge_levels,
     make_figure,
     make_table,
     numeric_cell,
+    render_text,
     row_header,
     verdict_cell,
 )
@@ -48,6 +49,7 @@ class ReliabilityOptions:
     group_columns: int = 6  # columns whose values make groups, the most important ones
     max_categories: int = 8  # of such a column, the most frequent ones
     group_rows: int = 30  # of a group at least: fewer say little about a share
+    vague: float = 0.2  # a group whose coverage varies by more than this by chance has too few rows to tell
     confidence: float = 0.95  # that no group, among all, is called off by chance
     drift_level: float = 0.01  # significance of a trend over periods
     coverage_drift: float = 0.05  # least change of the coverage, as a share of rows, that is worth a word ...
@@ -61,13 +63,9 @@ TIES = (
     "the quantile, and of those at or below it; a level between the two is calibrated. Likewise for intervals, without "
     "and with the rows on their bounds."
 )
-BETWEEN = (
-    "These rows were held out at random, between rows of the same time that the model was fitted to: drift cannot show "
-    "here."
-)
 OFF = (
-    "A quantile that is too high or too low has the share of rows beside it as its real level. If that difference "
-    "matters to you, have an interval calibrated on further rows: <code>quernel fit --conformal</code>."
+    "A quantile marked too high or too low is really at the level shown under 'rows below'. If that difference matters "
+    "to you, have an interval calibrated on further rows: <code>quernel fit --conformal</code>."
 )
 CALIBRATED = (
     "The calibrated interval was adjusted by conformal prediction on {rows:,} rows that the model was not fitted to. "
@@ -81,33 +79,28 @@ CALIBRATED_UNITS = (
 )
 
 
-class Group(NamedTuple):
-    """Rows of a group: the column and values that make it, coverage with its range by chance, width, and loss."""
+@dataclass(frozen=True, kw_only=True)
+class Group(Interval):
+    """The interval on rows of a group: also the column and values that make it, number of rows, mean loss, and errors.
+
+    Half of the rows are off by more than `error` from their prediction, whose median is `typical`.
+    """
 
     column: str
     name: str
     n_rows: int
-    observed: float
-    low: float
-    high: float
-    width: float
     loss: float
-    inner: float  # coverage without rows on the bounds
-    relative_error: float | None  # half of the rows have a smaller one; None where there are none, or most near 0
+    error: float
+    typical: float
 
     @property
-    def holds(self) -> bool:
-        """Whether the interval does not cover fewer rows than chance explains."""
-        return self.observed >= self.low
-
-    @property
-    def wide(self) -> bool:
-        """Whether it covers more: then it is wider than it need be."""
-        return self.inner > self.high
+    def few(self) -> bool:
+        """Whether there are too few rows to tell."""
+        return self.high - self.low > OPTIONS.vague
 
     def describe(self) -> str:
-        """Return the group in words: place is north."""
-        column = f"the {self.column}" if self.column.startswith("predicted ") else self.column
+        """Return the group in words, the column as code: `place` is north."""
+        column = f"the {self.column}" if self.column.startswith("predicted ") else f"`{self.column}`"
         return f"{column} is {self.name}"
 
 
@@ -131,18 +124,19 @@ def compute_groups(evaluation: Evaluation, entries: Any, names: Sequence[str]) -
         if values.dtype.kind != "M":
             labels[name] = values
     inside, loss = (ends[:, 0] <= evaluation.y) & (evaluation.y <= ends[:, 1]), evaluation.row_losses()
-    inner, errors = inside & ~find_ties(evaluation.y, ends).any(axis=1), evaluation.relative_errors()
+    inner, errors = inside & ~find_ties(evaluation.y, ends).any(axis=1), np.abs(evaluation.y - prediction)
     parts = [(name, label, rows) for name, values in labels.items() for label, rows in _split_values(values)]
     confidence = 1 - (1 - OPTIONS.confidence) / max(len(parts), 1)
     share = evaluation.effective_rows(inside) / len(inside)  # below 1 where rows are of units
     groups = []
     for name, label, rows in parts:
         low, high = map(float, binomial_band(interval.nominal, max(int(share * len(rows)), 1), confidence))
-        observed, width = float(inside[rows].mean()), float((ends[rows, 1] - ends[rows, 0]).mean())
-        means = float(loss[rows].mean()), float(inner[rows].mean())
-        near_0 = np.median(prediction[rows]) < evaluation.least_unit
-        error = None if errors is None or near_0 else float(np.nanmedian(errors[rows]))
-        groups.append(Group(name, label, len(rows), observed, low, high, width, *means, error))
+        shares = float(inside[rows].mean()), float(inner[rows].mean())
+        width = float((ends[rows, 1] - ends[rows, 0]).mean())
+        error, typical = float(np.median(errors[rows])), float(np.median(prediction[rows]))
+        one = Group(interval.nominal, *shares, low, high, width, column=name, name=label, n_rows=len(rows),
+                    loss=float(loss[rows].mean()), error=error, typical=typical)  # fmt: skip
+        groups.append(one)
     return groups
 
 
@@ -301,7 +295,7 @@ def render_groups(page: Page) -> str:
     """Return the section on coverage by group, "" without groups."""
     if not page.groups:
         return ""
-    off, wide = [group for group in page.groups if not group.holds], [group for group in page.groups if group.wide]
+    off, wide = [group for group in page.groups if group.narrow], [group for group in page.groups if group.wide]
     mean = page.evaluation.row_losses().mean() or 1.0
     lines: list[tuple[Cell | str, ...]] = []
     previous = ""
@@ -312,48 +306,46 @@ def render_groups(page: Page) -> str:
                 group.name,
                 numeric_cell(f"{group.n_rows:,}"),
                 *_share_cells(group.inner, group.observed, group.low, group.high),
-                verdict_cell(group.holds, wide=group.wide),
+                verdict_cell(not group.narrow, wide=group.wide, few=group.few),
                 numeric_cell(width),
                 numeric_cell(f"{group.loss / mean:.2f}"),
             )
         )
         previous = group.column
-    numbers = [numeric_cell(text) for text in ("rows", "rows inside", "by chance")]
-    heads: tuple[Cell | str, ...] = (
-        "column",
-        "values",
-        *numbers,
-        "",
-        numeric_cell("width"),
-        numeric_cell("loss / mean"),
-    )
+    numbers = map(numeric_cell, ("rows", "rows inside", "expected by chance"))
+    heads: tuple[Cell | str, ...] = ("column", "values", *numbers, "", *map(numeric_cell, ("width", "loss / mean")))
     interval = page.evaluation.intervals()[0]
     share = format_share(interval.nominal, 0)
     caption = (
-        f"Coverage and mean width of the {share} interval, and loss relative to all rows, by group of rows: of the "
-        f"{OPTIONS.group_columns} most important columns but dates, the {OPTIONS.max_categories} most frequent "
-        "categories, or four ranges of numbers, each with its upper end. Groups of fewer than "
-        f"{OPTIONS.group_rows} rows are left out."
+        f"Coverage and mean width of the {share} interval, and loss relative to all rows. Groups: the most frequent "
+        f"categories of these rows (at most {OPTIONS.max_categories}) or four ranges of each of the most important "
+        f"columns, dates excepted; those of fewer than {OPTIONS.group_rows} rows are left out. The ranges are widened "
+        "because many groups are looked at."
     )
     names = ", ".join(f"{group.describe()} ({format_share(group.observed)})" for group in off)
+    capped = min((inside for *_, inside, low in cover_caps(page) if low), default=None)
     finding = (
         f"The {share} interval covers too few rows in {len(off)} of {len(page.groups)} groups: {names}. Do not rely on "
         "it there."
         if off
-        else f"No group is under-covered by the {share} interval."
+        else "None of the groups listed is covered less than chance explains."
     )
+    if capped is not None:
+        finding += f" Capped rows, which are not listed, are covered less: {format_share(capped, 0)}."
     if wide:
-        finding += f" In {format_count(len(wide), 'group')} it covers more (marked wide) and is wider than it need be."
-    text = (
-        f"{finding} Ranges by chance hold for all groups together in {format_share(OPTIONS.confidence, 0)} of samples."
-    )
-    return f"<p{' class=warn' if off else ''}>{escape(text)}</p>{make_table(heads, lines, caption)}"
+        finding += (
+            f" In {format_count(len(wide), 'group')} the interval covers more than chance explains (marked wide)."
+        )
+    if few := sum(group.few for group in page.groups):
+        finding += f" {few} of the groups have too few rows to tell: by chance alone, coverage may vary by more than "
+        finding += f"{100 * OPTIONS.vague:.0f} points there."
+    return f"<p{' class=warn' if off else ''}>{render_text(finding)}</p>{make_table(heads, lines, caption)}"
 
 
 def render_periods(page: Page) -> str:
-    """Return the section on coverage and loss in consecutive periods, "" unless the rows are in time order."""
+    """Return the section on coverage and loss in consecutive periods, "" for rows held out at random without drift."""
     shown, evaluation = page.periods, page.evaluation
-    if shown is None:
+    if shown is None or (evaluation.unseen and not evaluation.time_ordered and not shown.drift):
         return ""
     pictures, outliers, dated = "", "", bool(shown.name)
     if shown.coverage is not None:
@@ -362,31 +354,28 @@ def render_periods(page: Page) -> str:
         below, above = int(np.sum(shown.coverage < chance[0])), int(np.sum(shown.coverage > chance[1]))
         if below or above:
             outliers = (
-                f" Coverage is below its band in {below} and above it in {above} of {len(shown.rows)} periods; chance "
-                "explains about 1 of 20."
+                f" Coverage is below its band in {below} and above it in {above} of {len(shown.rows)} periods; by "
+                "chance about 1 of 20 would be outside."
             )
-        line, share = np.full(len(shown.times), nominal), format_share(nominal, 0)
-        name = "share of rows inside"
+        line, share = np.full(len(shown.times), 100 * nominal), format_share(nominal, 0)
+        name, coverage, band = "rows inside, %", 100 * shown.coverage, (100 * chance[0], 100 * chance[1])
         pictures += make_figure(
-            charts.draw_over_time(shown.times, shown.coverage, name, reference=line, chance=chance, dated=dated),
-            f"Coverage of the {share} interval. Dashed: {share}; band: 95 % by chance, if rows were independent. Rows "
-            "close in time often are not, so that chance moves the points further.",
+            charts.draw_over_time(shown.times, coverage, name, reference=line, chance=band, dated=dated),
+            f"Coverage of the {share} interval. Dashed: {share}; band: where 95 % of the points would be by chance if "
+            "rows were independent (those close in time often are not); squares: outside the band.",
         )
     baseline = next(iter(evaluation.baselines), "this model")
     pictures += make_figure(
         charts.draw_over_time(shown.times, shown.loss, "mean pinball loss", reference=shown.reference, dated=dated),
-        f"Loss of this model. Dashed: {baseline.lower()}.",
+        f"Loss of this model. Dashed: that of {name_baseline(evaluation, baseline)}.",
     )
     order = f"in the order of {shown.name!r}" if dated else "in the order of the data"
     text = (
-        f"Evaluation rows {order}, in {len(shown.rows)} consecutive periods of about {len(shown.rows[0]):,} rows"
+        f"Rows {order}, in {len(shown.rows)} consecutive periods of about {len(shown.rows[0]):,} rows"
         f"{f', from {format_date(shown.ends[0])} to {format_date(shown.ends[1])}' if dated else ''}."
     )
-    found = " ".join(shown.drift)
-    if evaluation.unseen and not evaluation.time_ordered:
-        found += f"{' ' if found else ''}{BETWEEN}"
-    elif not found:
-        found = "No drift shows: neither coverage nor the share above the median has a clear trend."
+    none = "No drift shows: neither coverage nor the share above the median has a clear trend."
+    found = " ".join(shown.drift) or none
     drift = f"<p{' class=warn' if shown.drift else ''}>{escape(found + outliers)}</p>"
     return f'<p>{escape(text)}</p>{drift}<div class="beside">{pictures}</div>'
 
@@ -396,33 +385,25 @@ def render_coverage(page: Page) -> str:
     shown, evaluation = page.calibration, page.evaluation
     intervals = evaluation.intervals()
     ties = bool(np.any(shown.below < shown.observed))
-    numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, strict=True)
-    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares), level_cell(*shares)) for level, *shares in numbers]
-    heads = (numeric_cell("level"), numeric_cell("rows below"), numeric_cell("95 % by chance"), "")
+    marks, shares = judge_levels(shown), zip(shown.below, shown.observed, shown.lower, shown.upper, strict=True)
+    lines = [
+        (numeric_cell(f"{level:g}"), *_share_cells(*some), Cell(mark, "good" if mark == "ok" else "bad"))
+        for level, some, mark in zip(shown.levels, shares, marks, strict=True)
+    ]
+    heads = (numeric_cell("level"), numeric_cell("rows below"), numeric_cell("expected by chance"), "")
     caption = (
-        "Share of rows at or below each predicted quantile, and its 95 % range by chance. At level 0.25 a quarter of "
-        "the rows should be: where more are, the quantile is too high."
+        "Share of rows at or below each predicted quantile, and where it is by chance in 95 % of samples. At 0.25 "
+        "a quarter of the rows should be: where more are, the quantile is too high."
     )
     tables = make_table(heads, lines, caption)
-    if not shown.holds.all():
+    if set(marks) != {"ok"}:
         tables += f"<p>{OFF}</p>"
     if ties or any(one.inner < one.observed for one in intervals):
         tables += f"<p>{TIES}</p>"
-    if intervals:
-        tables += _interval_table(intervals, evaluation)
-    most = format_share(shown.confidence, 0)
-    pictures = make_figure(
-        charts.draw_calibration(shown),
-        "Calibration: how far the share of rows at or below each quantile is from its level. Points on the dashed line "
-        f"are ideal; true quantiles would be in the band in {most} of samples. Points below the line on the left and "
-        "above it on the right: intervals are too wide; the other way round: too narrow."
-        + (" Vertical lines go from the share below a quantile to the share at or below it." if ties else ""),
-    )
-    sampled = evaluation.out_of is not None
-    sample = (
-        f"<p>Computed on {len(evaluation.y):,} rows, a random sample of {evaluation.out_of:,}.</p>" if sampled else ""
-    )
-    return f'{sample}<div class="beside"><div>{tables}</div><div>{pictures}</div></div>'
+    if set(marks) == {"ok"} and any(not one.holds for one in intervals):
+        tables += "<p>Each quantile passes on its own; intervals, between two of them, are the sharper test.</p>"
+    second = _interval_table(intervals, evaluation) if intervals else ""
+    return f'<div class="beside"><div>{tables}</div><div>{second}</div></div>'
 
 
 def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
@@ -436,20 +417,18 @@ def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
         ]
         for one, width in zip(intervals, format_numbers(one.width for one in intervals), strict=True)
     ]
-    heads = ("interval", numeric_cell("rows inside"), numeric_cell("95 % by chance"), "", numeric_cell("width"))
+    heads = ("interval", numeric_cell("rows inside"), numeric_cell("expected by chance"), "", numeric_cell("width"))
     caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."
     text = make_table(heads, lines, caption)
     if evaluation.model.interval is not None and intervals[0].calibrated:
         promise = CALIBRATED if evaluation.units is None else CALIBRATED_UNITS
         return f"{text}<p>{escape(promise.format(rows=evaluation.model.interval.n_calibration_))}</p>"
-    narrow = intervals[0].observed < intervals[0].low
+    narrow = intervals[0].narrow
     return text + (f'<p class="warn">{describe_narrow(evaluation)}</p>' if narrow else "")
 
 
 def _share_cells(without_ties: float, with_ties: float, low: float, high: float) -> tuple[Cell, ...]:
     """Return cells with an observed share, as a range where ties make one, and its range by chance."""
-    outside = max(low - with_ties, without_ties - high)
-    digits = 2 if 0 < outside < 1e-3 else 1  # or it would look inside
-    chance = f"{100 * low:.{digits}f} to {format_share(high, digits)}"
-    observed = "" if without_ties == with_ties else f"{100 * without_ties:.{digits}f} to "
-    return numeric_cell(observed + format_share(with_ties, digits)), numeric_cell(chance)
+    chance = f"{100 * low:.1f} to {format_share(high)}"
+    observed = "" if without_ties == with_ties else f"{100 * without_ties:.1f} to "
+    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance)

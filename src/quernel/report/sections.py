@@ -23,13 +23,14 @@ from quernel.estimators import TabularQuantileRegressor
 from quernel.plots import PermutationImportanceDisplay
 from quernel.plots.style import truncate
 from quernel.report import charts
-from quernel.report.advice import describe_comparison, find_caps, render_top
+from quernel.report.advice import WORST, describe_comparison, describe_sides, find_caps, render_top
 from quernel.report.content import Page, compute_page, find_bandwidths, summarize_page
 from quernel.report.effects import render_columns, render_what_if
 from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import (
     Cell,
     bar_cell,
+    fold,
     format_amount,
     format_count,
     format_date,
@@ -41,6 +42,7 @@ from quernel.report.formatting import (
     make_table,
     may_be_years,
     numeric_cell,
+    render_text,
     row_header,
 )
 from quernel.report.reliability import render_coverage, render_groups, render_periods
@@ -58,8 +60,8 @@ NONE, MISSING = "\N{EN DASH}", "missing"
 NUMBERS = ("number", "boolean", "duration")
 # Numbers in the file to download: at some 12 bytes each, and a third more as a link, less than 3 MB.
 MAX_DOWNLOAD = 180_000
-# At most: rows in the tables of rows, input columns in these, and column names in a sentence.
-WORST, SHOWN_INPUTS, MOST_NAMED = 10, 8, 20
+# At most: input columns in the tables of rows, and column names in a sentence.
+SHOWN_INPUTS, MOST_NAMED = 8, 20
 # Columns that are named for each model, beside others.
 COMPARED_COLUMNS = 3
 
@@ -109,7 +111,6 @@ def render_page(page: Page) -> str:
         "whatif": ("What if", render_what_if(page)),
         "worst": ("The worst-predicted rows", render_worst_rows(page)),
         "predictions": ("To download", render_download(page)),
-        "outside": ("Rows outside the training range", render_extrapolations(page)),
         "data": ("Data", render_data(page)),
         "choices": ("How it was fitted", render_choices(page)),
         "load": ("How to use the model", render_usage(page)),
@@ -147,10 +148,8 @@ def render_data(page: Page) -> str:
     dropped = f" {lost} no target and {'were' if page.dropped > 1 else 'was'} left out." if page.dropped else ""
     drawn = f" What follows describes a random sample of {page.drawn:,} rows." if page.drawn is not None else ""
     logged = " The model was fitted to the logarithm of the target; predictions are transformed back."
-    text = (
-        f"{format_count(page.n_rows, 'row')}, {format_count(len(page.columns) - 1, 'input column')}, target "
-        f"{page.model.target!r}.{dropped}{drawn}{logged if page.model.log_target else ''}"
-    )
+    text = f"{format_count(page.n_rows, 'row')}, {format_count(len(page.columns) - 1, 'input column')}."
+    text += f"{dropped}{drawn}{logged if page.model.log_target else ''}"
     lines = [
         (row_header(one.name), one.kind, numeric_cell(f"{one.missing:,}" if one.missing else NONE), one.description)
         for one in page.columns
@@ -165,13 +164,11 @@ def render_choices(page: Page) -> str:
     heads = ("hyperparameter", "value", "how it was chosen, or what it means")
     chosen = make_table(heads, [(row_header(one.name), one.value, one.why) for one in page.choices])
     widths, names = find_bandwidths(page.model.model), page.model.encoder.names
-    if widths is None or np.ndim(widths) != 1 or isinstance(widths, tuple) or len(widths) != len(names):
-        return chosen
-    lines = [(row_header(name), numeric_cell(format_number(width))) for name, width in zip(names, widths, strict=True)]
-    return (
-        f"{chosen}<details><summary>Bandwidths of {format_count(len(names), 'encoded column')}</summary>"
-        f"{make_table(('column', numeric_cell('bandwidth')), lines)}</details>"
-    )
+    if widths is not None and np.ndim(widths) == 1 and not isinstance(widths, tuple) and len(widths) == len(names):
+        one_each = zip(names, widths, strict=True)
+        lines = [(row_header(name), numeric_cell(format_number(width))) for name, width in one_each]
+        chosen += make_table(("column", numeric_cell("bandwidth")), lines, "Bandwidths of the encoded columns.")
+    return fold("Settings, and how they were chosen", chosen)
 
 
 def render_losses(page: Page) -> str:
@@ -181,8 +178,6 @@ def render_losses(page: Page) -> str:
     ranked = sorted(means, key=lambda name: means[name])
     longest = max(means.values()) or 1.0
     losses = format_numbers(means[name] for name in ranked)
-    by_level = np.array([evaluation.losses(name) for name in ranked])
-    by_level = np.reshape(format_numbers(by_level.ravel()), by_level.shape)
     changes = {name: evaluation.compare_losses(evaluation.row_losses(name)) for name in ranked}
     lines = [
         (
@@ -190,15 +185,13 @@ def render_losses(page: Page) -> str:
             numeric_cell(losses[k]),
             numeric_cell(NONE if name is None else f"{100 * change:+,.1f} % ± {100 * error:,.1f}"),
             bar_cell(means[name] / longest),
-            *map(numeric_cell, by_level[k]),
         )
         for k, (name, (change, error)) in enumerate(changes.items())
     ]
-    levels = [numeric_cell(f"{level:g}") for level in evaluation.levels]
-    heads: list[Cell | str] = ["model", numeric_cell("mean loss"), numeric_cell("this model"), "", *levels]
+    heads = ("model", numeric_cell("mean loss"), numeric_cell("this model"), "")
     caption = (
-        "Pinball loss, in units of the target: mean over the levels, how far this model is below (-) or above (+) the "
-        "other (± standard error), and loss per level. Lower is better."
+        "Pinball loss, the mean over the levels, and by how much this model is below (-) or above (+) the other "
+        "(± standard error, in points). Lower is better."
     )
     warning = "" if evaluation.unseen else ' class="warn"'
     table = make_table(heads, lines, caption, marked=[ranked.index(None)])
@@ -210,14 +203,15 @@ def render_worst_rows(page: Page) -> str:
     loss = page.evaluation.row_losses()
     worst = np.argsort(-loss, kind="stable")[:WORST]
     text = (
-        f"The {len(worst)} rows with the largest pinball loss, averaged over the levels. They account for "
+        f"The {len(worst)} rows with the largest pinball loss have "
         f"{format_share(loss[worst].sum() / loss.sum() if loss.sum() > 0 else 0)} of the total loss of {len(loss):,} "
-        "rows: look for errors in the data, and for information missing from the columns."
+        "rows: look for errors in the data, and for information missing from the columns. "
+        f"{describe_sides(page.evaluation)}."
     )
     capped = sum(int(np.isclose(page.evaluation.y[worst], end).sum()) for end, _ in find_caps(page.y))
     if capped:
         text += f" {capped} of them {'has' if capped == 1 else 'have'} a capped target, whose true value is unknown."
-    return f"<p>{escape(text)}</p>{_row_table(page, worst, loss)}"
+    return f"<p>{escape(text)}</p>{_row_table(page, worst)}"
 
 
 def render_download(page: Page) -> str:
@@ -240,7 +234,7 @@ def render_download(page: Page) -> str:
     )
     which = "all" if n_rows == len(evaluation.y) else f"{n_rows:,} of the"
     interval = "" if evaluation.ends is None else " and calibrated interval"
-    text = f"Row number, target, predicted quantiles{interval} of {which} {len(evaluation.y):,} evaluation rows."
+    text = f"Row number, target, predicted quantiles{interval} of {which} {len(evaluation.y):,} {evaluation.row_name}."
     return (
         f'<p><a download="predictions.csv" href="data:text/csv;base64,{held}">predictions.csv</a>: {escape(text)}</p>'
         f'<p><a download="report.json" href="data:application/json;base64,{numbers}">report.json</a>: the numbers of '
@@ -248,36 +242,16 @@ def render_download(page: Page) -> str:
     )
 
 
-def render_extrapolations(page: Page) -> str:
-    """Return the section on rows outside the range of the training data, "" if there are none."""
-    evaluation = page.evaluation
-    count = int(evaluation.outside.sum())
-    if count == 0:
-        return ""
-    beyond = np.sum(evaluation.beyond, axis=0)
-    names = evaluation.model.encoder.names
-    columns = ", ".join(f"{names[j]} ({beyond[j]:,})" for j in np.argsort(-beyond, kind="stable")[:5] if beyond[j])
-    loss, outside = evaluation.row_losses(), evaluation.outside
-    compared = ""
-    if count < len(loss):
-        theirs, others = format_numbers((loss[outside].mean(), loss[~outside].mean()))
-        compared = f" Their mean loss is {theirs}, that of the others {others}."
-    text = (
-        f"{count:,} of {len(loss):,} evaluation rows ({format_share(count / len(loss), 2)}) are outside the range of "
-        f"the training rows in at least one column: {columns}. Predictions there are extrapolations.{compared}"
-    )
-    return f"<p>{escape(text)}</p>{_row_table(page, np.flatnonzero(outside)[:WORST], loss)}"
-
-
-def _row_table(page: Page, some: NDArray[np.intp], loss: Array) -> str:
-    """Tabulate some evaluation rows: position in the file, target, quantiles, loss, and the most important columns."""
+def _row_table(page: Page, some: NDArray[np.intp]) -> str:
+    """Tabulate some rows: position in the file, target, outer quantiles and median, and the most important columns."""
     evaluation = page.evaluation
     names = [page.importance.names[j] for j in page.importance.order[:SHOWN_INPUTS]]
     entries = page.entries.take(some)
     columns = {column.name: column for column in page.model.encoder.columns_}
     inputs = [_format_entries(columns[name], entries[name]) for name in names]
     titles = [numeric_cell(name) if columns[name].kind in NUMBERS else name for name in names]
-    numbers = [format_numbers(column[some]) for column in (evaluation.y, *evaluation.curves.T, loss)]
+    shown = sorted({0, evaluation.middle, len(evaluation.levels) - 1})
+    numbers = [format_numbers(column[some]) for column in (evaluation.y, *evaluation.curves.T[shown])]
     lines = [
         (
             numeric_cell(f"{page.rows[i]:,}"),
@@ -286,8 +260,8 @@ def _row_table(page: Page, some: NDArray[np.intp], loss: Array) -> str:
         )
         for k, i in enumerate(some)
     ]
-    heads = ("row", page.model.target, *(f"{level:g}" for level in evaluation.levels), "loss")
-    caption = "Rows are numbered from 1, without the header; columns are ordered by importance."
+    heads = ("row", page.model.target, *(f"{level:g}" for level in evaluation.levels[shown]))
+    caption = "Rows are numbered from 1, without the header; input columns are ordered by importance."
     return make_table((*map(numeric_cell, heads), *titles), lines, caption)
 
 
@@ -359,10 +333,6 @@ def _measures(first: Evaluation, one: Evaluation, importance: PermutationImporta
     if one is not first:
         change, error = one.compare_losses(first.row_losses())
         measures["Difference"] = numeric_cell(f"{100 * change:+.1f} % ± {100 * error:.1f}")
-        share = float(np.mean(one.row_losses() < first.row_losses()))
-        measures["Rows in which it is better"] = numeric_cell(format_share(share, 0))
-    for level, loss in zip(one.levels, one.losses(), strict=True):
-        measures[f"Loss at level {level:g}"] = numeric_cell(format_amount(float(loss)))
     for interval in one.intervals()[:1]:
         kind = f"{format_share(interval.nominal, 0)} interval{', calibrated' if interval.calibrated else ''}"
         measures[f"Coverage of the {kind}"] = numeric_cell(format_share(interval.observed))
@@ -384,7 +354,7 @@ def _group_table(page: Page) -> str:
     lines, better = [], []
     for group in shared:
         losses = [group.loss, *(one[group.column, group.name].loss for one in tables)]
-        lines.append((row_header(group.describe()), *map(numeric_cell, format_numbers(losses))))
+        lines.append((Cell(render_text(group.describe()), tag="th"), *map(numeric_cell, format_numbers(losses))))
         better.append(losses[0] <= min(losses))
     heads: list[Cell | str] = ["group", numeric_cell(page.name), *map(numeric_cell, page.others)]
     caption = f"Mean loss by group of rows. {page.name} is the best in {sum(better)} of {len(shared)} groups."
