@@ -377,10 +377,11 @@ def _list_shares(evaluation: Evaluation, shares: NDArray[np.floating]) -> str:
 
 def _tiles(page: Page) -> str:
     """Return the key figures at the top of the page."""
-    evaluation, loss = page.evaluation, _format_losses(page.evaluation)[None]
+    evaluation, losses = page.evaluation, _format_losses(page.evaluation)
     drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
     name = f"Pinball loss on {len(evaluation.y):,} {evaluation.row_name}{drawn}"
-    tiles = [(name, loss, f"in units of {page.model.target}; smaller is better")]
+    best = evaluation.best_baseline
+    tiles = [(name, losses[None], f"smaller is better; {losses[best]}: {name_baseline(evaluation, best)}")]
     for one in evaluation.intervals()[:1]:
         nominal = format_share(one.nominal, 0)
         details = f"aim: {nominal} ({100 * one.low:.1f} to {format_share(one.high)} by chance): {_judge(one)}"
