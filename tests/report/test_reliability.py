@@ -188,7 +188,7 @@ def test_the_top_says_what_looks_capped_impossible_or_rests_on_a_random_split():
     below = f"100.0 % of the predicted 0.05 quantiles are below 0 (down to {ndtri(0.05):.3f})"
     assert f"{below}, though no target is; quernel fit --lower 0 or --log-target prevents that" in text
     inside = 100 * np.mean(curves[y == 2, 2] >= 2)
-    assert f"The 90 % interval covers only {inside:.0f} % of these rows" in text
+    assert f"The 90 % interval covers only {inside:.0f} % of the {np.sum(y == 2)} held-out rows that have it" in text
     assert "The future" not in text, "rows without dates"
     page = report_page(
         model, table, replace(evaluation, curves=curves + np.array([-3, -1, 1])), data="d.csv", model_file="m"
@@ -196,7 +196,9 @@ def test_the_top_says_what_looks_capped_impossible_or_rests_on_a_random_split():
     text = " ".join(read(page).texts[""].split())
     below = "100.0 % of the predicted 0.05 quantiles and 100.0 % of the predicted 0.5 quantiles are below 0"
     assert below in text
-    assert "The 90 % interval covers 100 % of these rows" in text
+    assert f"The 90 % interval covers 100 % of the {np.sum(y == 2)} held-out rows that have it" in text
+    above = 100 * np.mean(curves[:, 2] + 1 > 2)
+    assert f"whether the {above:.1f} % of the predicted 0.95 quantiles that lie there are right" in text
     table = table.set_column(2, "y", pa.array(y - 5 + 0.01 * x))
     model, evaluation = evaluated(table, curves)
     text = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""]

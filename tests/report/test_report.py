@@ -570,7 +570,7 @@ def test_a_fan_says_how_many_rows_it_rests_on_and_has_no_curves_where_there_are_
     assert "nan" not in charts.draw_fan(number, np.array(LEVELS), "y")
     assert word.total == 20 + ("rare" in model.encoder.columns_[1].categories)
     page = read(report_page(model, table, evaluate_by_refitting(model, training), data="d.csv", model_file="m"))
-    assert f"Shown are the 10 most frequent of {word.total} values." in page.texts["columns"]
+    assert f"Shown are the 10 most frequent of {word.total} values in these rows." in page.texts["columns"]
     assert "average 90 % range" in page.texts["columns"]
 
 

@@ -62,7 +62,7 @@ def test_the_choices_are_those_of_the_model(page):
     assert "not how good predictions are" in gap[2]
     shift = 100 * (estimator.parts_.calibration(estimator.quantiles_) - estimator.quantiles_)
     largest = shift[np.argmax(np.abs(shift))]
-    assert f"up to {largest:+.1f} points" in reader.row("choices", "Correction of levels, already applied")[1]
+    assert f"up to {largest:+.1f} points" in reader.row("choices", "Correction of levels")[1]
     said = {row[0] for row in reader.rows["choices"]}
     assert said.isdisjoint({"Ridge weight alpha", "Effective dimension", "Crossing levels", "Random features M"})
     assert "quantiles=[0.01, 0.99])  # or any level" in reader.texts["load"]

@@ -139,8 +139,8 @@ def _how_good(evaluation: Evaluation) -> str:
         text += f". The {_name(one)} "
         if not one.calibrated:
             low, high = evaluation.levels[list(pair_levels(evaluation.levels).bands[0])]
-            text += f"runs from the predicted {low:g} to the predicted {high:g} quantile, below which "
-            text += f"{100 * low:g} and {100 * high:g}\N{NO-BREAK SPACE}% of the values should lie; it "
+            text += f"of a row, from its predicted {low:g} to its predicted {high:g} quantile, should hold its value "
+            text += f"in {format_share(one.nominal, 0)} of the rows. It "
         text += f"covers {format_share(one.observed)} of these rows, {describe_deviation(one)}"
     losses, compared, constant = _format_losses(evaluation), list[str](), next(iter(evaluation.baselines))
     for name in dict.fromkeys((evaluation.best_baseline, constant)):
@@ -203,13 +203,13 @@ def _doubts(page: Page) -> list[str]:
         named = "; ".join(f"{one.describe()} (covers {format_share(one.observed, 0)})" for one in off[:MOST_IMPORTANT])
         found.append(f"intervals cover too few rows in {len(off)} of {len(page.groups)} groups: {named}")
     found += _find_off(page)
+    found += [] if page.periods is None else page.periods.drift
+    if evaluation.unseen and not evaluation.time_ordered:
+        found += _find_shared(page)
     found += _find_hard(page)
     found += _target_doubts(page)
     if far := [column.far for column in page.columns if column.far]:
         found.append(f"look for errors in values far from all others: {'; '.join(far[:MOST_IMPORTANT])}")
-    found += [] if page.periods is None else page.periods.drift
-    if evaluation.unseen and not evaluation.time_ordered:
-        found += _find_shared(page)
     if evaluation.outside.mean() >= FEW_ROWS:
         most = evaluation.model.encoder.names[int(np.argmax(np.sum(evaluation.beyond, axis=0)))]
         found.append(
@@ -292,14 +292,17 @@ def _find_hard(page: Page) -> list[str]:
             f"more than {one}, {share} of a typical prediction there (of all rows: {everyone}, {of_all})"
         )
     if group := _find_worst(page.groups, lambda one: one.loss, mean):
-        also = f", {format_share(group.error / group.typical, 0)} of a typical prediction there" if relative else ""
+        also = ""
+        if relative:
+            shares = (format_share(one, 0) for one in (group.error / group.typical, error / typical))
+            also = ", {} of a typical prediction there, and of all rows {}".format(*shares)
         found.append(
             f"the loss is largest where {group.describe()}: {group.loss / mean:.1f} times the mean; half of these rows "
             f"are off by more than {format_amount(group.error)}{also}"
         )
     side = describe_sides(evaluation)
     if side.startswith(("All", f"{WORST - 1} ", f"{WORST - 2} ")):
-        found.append(side)
+        found.append(f"{side}: surprises are mostly targets {'higher' if 'above' in side else 'lower'} than predicted")
     return found
 
 
@@ -328,8 +331,12 @@ def _target_doubts(page: Page) -> list[str]:
             f"values near {format_amount(end)}: {format_share(np.mean(y == end))} of rows have exactly this value, "
             f"which looks like a cap; true values {'above' if name == 'largest' else 'below'} it are unknown"
         )
+        beyond = np.mean(evaluation.curves > end if name == "largest" else evaluation.curves < end, axis=0)
+        if beyond.max() >= FEW_ROWS:
+            found[-1] += f", and so is whether the {_list_shares(evaluation, beyond)} that lie there are right"
         found[-1] += "".join(
-            f". The {_name(one)} covers {'only ' if low else ''}{format_share(inside, 0)} of these rows"
+            f". The {_name(one)} covers {'only ' if low else ''}{format_share(inside, 0)} of the "
+            f"{np.isclose(evaluation.y, end, rtol=1e-9).sum():,} {evaluation.row_name} that have it"
             for of, one, inside, low in cover_caps(page)
             if of == end
         )
@@ -402,7 +409,7 @@ def _compare_width(page: Page, one: Interval) -> str:
     low, high = np.quantile(page.y, [(1 - one.nominal) / 2, (1 + one.nominal) / 2])
     if high <= low:
         return "in units of the target"
-    return f"{format_share(one.width / (high - low), 0)} of that of one interval for every row"
+    return f"{format_share(one.width / (high - low), 0)} of the width of one interval for every row"
 
 
 def describe_comparison(page: Page) -> str:

@@ -324,13 +324,13 @@ GAP = (
 # What a reader should know of each part of a tabular model.
 PARTS = {
     "kernel": "location and scale that vary smoothly with the columns, and one distribution of the residuals",
-    "residual_forest": "such a location and scale, and a distribution of residuals that depends on the columns",
+    "residual_forest": "location and scale that vary smoothly, and a distribution of residuals that follows the columns",
     "forest": "the targets of training rows that share leaves of trees with the row",
 }
 # The same of a model with shapes.
 SHAPED_PARTS = {
     "kernel": "quantiles that vary smoothly with the columns and have the shapes, at levels as they are",
-    "residual_forest": "such quantiles, at levels that depend on the columns without a shape",
+    "residual_forest": "quantiles that vary smoothly with the columns, at levels that depend on those without a shape",
     "forest": "the targets of training rows that share leaves of trees with the row, ordered along monotone columns",
 }
 
@@ -370,7 +370,7 @@ def _describe_tabular(model: TabularQuantileRegressor) -> list[Choice]:
         ]
     if isinstance(model.parts_, ShapedParts):
         choices += _describe_shapes(model.parts_)
-    choices.append(Choice("Correction of levels, already applied", *_describe_calibration(model)))
+    choices.append(Choice("Correction of levels", *_describe_calibration(model)))
     if model.stopped_by_ is not None:
         choices.append(Choice("Ended early", model.stopped_by_, "fewer trees, or a shorter search for bandwidths"))
     return choices
@@ -398,7 +398,9 @@ def _describe_calibration(model: TabularQuantileRegressor) -> tuple[str, str]:
     most = int(np.argmax(np.abs(shift)))
     level = model.quantiles_[most]
     why = "chosen on rows that the parts had not seen (out of fold, out of bag); none were set aside for it"
-    shifted = f"to have level {level:g} hold, level {level + shift[most]:.3g} of the parts is predicted; "
+    shifted = (
+        f"already applied: to have level {level:g} hold, level {level + shift[most]:.3g} of the parts is predicted; "
+    )
     return f"up to {100 * shift[most]:+.1f} points, at level {level:g}", shifted + why
 
 

@@ -359,7 +359,7 @@ def _describe_fan(fan: ColumnFan) -> str:
     text = f"Along {fan.name}: the quantiles predicted for rows with about this value, averaged."
     shown = sum(name not in (OTHER, MISSING) for name in fan.categories)
     if shown < fan.total:
-        text += f" Shown are the {shown} most frequent of {fan.total} values."
+        text += f" Shown are the {shown} most frequent of {fan.total} values in these rows."
     if fan.kind == "number" and np.any((fan.x < fan.grid[0]) | (fan.x > fan.grid[-1])):
         text += " At most 2 % of the rows are left out at either end."
     if np.isnan(fan.curves).any():

@@ -234,7 +234,8 @@ def render_download(page: Page) -> str:
     )
     which = "all" if n_rows == len(evaluation.y) else f"{n_rows:,} of the"
     interval = "" if evaluation.ends is None else " and calibrated interval"
-    text = f"Row number, target, predicted quantiles{interval} of {which} {len(evaluation.y):,} {evaluation.row_name}."
+    text = f"Row number, target, predicted quantiles{interval}, and whether a value is outside the training range, of "
+    text += f"{which} {len(evaluation.y):,} {evaluation.row_name}."
     return (
         f'<p><a download="predictions.csv" href="data:text/csv;base64,{held}">predictions.csv</a>: {escape(text)}</p>'
         f'<p><a download="report.json" href="data:application/json;base64,{numbers}">report.json</a>: the numbers of '
