@@ -324,7 +324,7 @@ GAP = (
 # What a reader should know of each part of a tabular model.
 PARTS = {
     "kernel": "location and scale that vary smoothly with the columns, and one distribution of the residuals",
-    "residual_forest": "location and scale that vary smoothly, and a distribution of residuals that follows the columns",
+    "residual_forest": "location and scale that vary smoothly, and residuals whose distribution follows the columns",
     "forest": "the targets of training rows that share leaves of trees with the row",
 }
 # The same of a model with shapes.
