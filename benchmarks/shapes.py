@@ -102,8 +102,9 @@ def judge_all_columns(estimator: str, constrained: bool, cars: UsedCars, seed: i
 
 
 def draw_fan(model: Any, cars: UsedCars) -> dict[str, Any]:
-    """Quantiles of a typical car's price along mileage."""
-    row = np.median(cars.X[cars.X[:, YEAR] == 2017], axis=0)
+    """Quantiles of the price of a typical car along mileage: one of 2017, the nearest to the medians of that year."""
+    X = cars.X[cars.X[:, YEAR] == 2017]
+    row = X[np.argmin(np.sum(np.abs(X - np.median(X, axis=0)) / np.maximum(X.std(axis=0), 1e-12), axis=1))]
     mileage = np.linspace(0, 100_000, 201)
     return {
         "car": dict(zip(cars.feature_names, row.tolist(), strict=True)),
