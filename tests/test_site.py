@@ -124,7 +124,9 @@ def test_every_page_is_in_one_table_of_contents():
     listed = []
     for page in PAGES.values():
         for block in re.findall(r"```\{toctree\}\n(.*?)```", page, re.S):
-            listed += [line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")]
+            # "page" or "Title <page>"
+            entries = [line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")]
+            listed += [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries]
     names = [name for entry in listed for name in PAGES if re.fullmatch(entry.replace("*", ".*"), name)]
     assert sorted(names) == sorted(set(PAGES) - {"index"})
 

@@ -105,7 +105,7 @@ def infer_step(times: Array, key: str = "") -> float:
         raise TableError(
             f"{name} is not regular: {len(wrong):,} of its steps differ from {step:g} s, the first after "
             f"{format_time(times[wrong[0]])}, of {difference[wrong[0]]:g} s. Add the missing rows, with an empty "
-            "target where it is unknown."
+            "target where it is unknown. Of months, which differ in length, give the values as an array without times."
         )
     return step
 
