@@ -198,7 +198,7 @@ def test_the_top_says_what_looks_capped_impossible_or_rests_on_a_random_split():
     assert below in text
     assert f"The 90 % interval covers 100 % of the {np.sum(y == 2)} held-out rows that have it" in text
     above = 100 * np.mean(curves[:, 2] + 1 > 2)
-    assert f"whether the {above:.1f} % of the predicted 0.95 quantiles that lie there are right" in text
+    assert f"{above:.1f} % of the predicted 0.95 quantiles lie there, which no row can test" in text
     table = table.set_column(2, "y", pa.array(y - 5 + 0.01 * x))
     model, evaluation = evaluated(table, curves)
     text = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel")).texts[""]

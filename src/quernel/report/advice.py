@@ -139,8 +139,10 @@ def _how_good(evaluation: Evaluation) -> str:
         text += f". The {_name(one)} "
         if not one.calibrated:
             low, high = evaluation.levels[list(pair_levels(evaluation.levels).bands[0])]
-            text += f"of a row, from its predicted {low:g} to its predicted {high:g} quantile, should hold its value "
-            text += f"in {format_share(one.nominal, 0)} of the rows. It "
+            text += (
+                f"of a row, from its predicted {low:g} to its predicted {high:g} quantile, should hold its value in "
+            )
+            text += f"{format_share(one.nominal, 0)} of all rows. It "
         text += f"covers {format_share(one.observed)} of these rows, {describe_deviation(one)}"
     losses, compared, constant = _format_losses(evaluation), list[str](), next(iter(evaluation.baselines))
     for name in dict.fromkeys((evaluation.best_baseline, constant)):
@@ -294,8 +296,10 @@ def _find_hard(page: Page) -> list[str]:
     if group := _find_worst(page.groups, lambda one: one.loss, mean):
         also = ""
         if relative:
-            shares = (format_share(one, 0) for one in (group.error / group.typical, error / typical))
-            also = ", {} of a typical prediction there, and of all rows {}".format(*shares)
+            there, overall = group.error / group.typical, error / typical
+            shares = format_share(there, 0), format_share(overall, 0)
+            way = "the same" if shares[0] == shares[1] else "more" if there > overall else "less"
+            also = f"; relative to the prediction that is {way}: {shares[0]}, of all rows {shares[1]}"
         found.append(
             f"the loss is largest where {group.describe()}: {group.loss / mean:.1f} times the mean; half of these rows "
             f"are off by more than {format_amount(group.error)}{also}"
@@ -333,7 +337,7 @@ def _target_doubts(page: Page) -> list[str]:
         )
         beyond = np.mean(evaluation.curves > end if name == "largest" else evaluation.curves < end, axis=0)
         if beyond.max() >= FEW_ROWS:
-            found[-1] += f", and so is whether the {_list_shares(evaluation, beyond)} that lie there are right"
+            found[-1] += f". {_list_shares(evaluation, beyond)} lie there, which no row can test"
         found[-1] += "".join(
             f". The {_name(one)} covers {'only ' if low else ''}{format_share(inside, 0)} of the "
             f"{np.isclose(evaluation.y, end, rtol=1e-9).sum():,} {evaluation.row_name} that have it"
@@ -373,11 +377,11 @@ def find_caps(y: NDArray[np.floating]) -> list[tuple[float, str]]:
 
 
 def _list_shares(evaluation: Evaluation, shares: NDArray[np.floating]) -> str:
-    """Return the shares (q,) of predicted quantiles by level, where they are not negligible, as a list in words."""
+    """Return the shares (q,) of predicted quantiles by level, but those small beside the largest, in words."""
     named = [
         f"{format_share(share)} of the predicted {level:g} quantiles"
         for level, share in zip(evaluation.levels, shares, strict=True)
-        if share >= ANY_ROWS
+        if share >= max(ANY_ROWS, shares.max() / 10)
     ]
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
 
