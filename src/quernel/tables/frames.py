@@ -19,6 +19,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn.utils import check_array
 
 Array = NDArray[np.floating]
@@ -61,7 +62,7 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
         return table
     if hasattr(table, "collect"):
         raise TableError(f"A table with its rows is needed; got a {type(table).__name__}. Call .collect() first.")
-    if isinstance(table, dict):
+    if isinstance(table, dict) and not issparse(table):  # as some sparse matrices are
         columns = (isinstance(values, Sized) and not isinstance(values, str) for values in table.values())
         if not all(columns) or len(lengths := {len(values) for values in table.values()}) > 1:
             raise TableError("A dict must have columns of one length as its values, like {'size': [1, 2]}.")
