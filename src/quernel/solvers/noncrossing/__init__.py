@@ -198,6 +198,10 @@ class CoupledOptions:
     active_moves: float = 3.0
     # The inner problem counts as solved when the Newton decrement is at most this share of the Fenchel gap.
     decrement_tolerance: float = 0.1
+    # After so many steps the inner problem is given up, as steps may go back and forth between kinks, and the width is
+    # enlarged by this factor.
+    inner_steps: int = 100
+    widen: float = 10.0
     # The line search ends at this share of the first derivative.
     slope_tolerance: float = 0.1
     # Smallest ratio of ridge to Hessian: widths do not shrink below it, where steps would be rounding error.
@@ -283,13 +287,15 @@ def solve_coupled(
         rows = _find_active_rows(all_rows, iterate.curves, anchors, np.full(len(all_rows.y), nearby.reach))
         restricted = _restrict(all_rows, rows, iterate.coef, _evaluate(all_rows, iterate, anchors, width))
     while True:
-        here, system, taken = _inner(restricted, iterate.at(rows), anchors.at(rows), width, goal, max_iter - steps)
+        most = min(max_iter - steps, OPTIONS.inner_steps)
+        here, system, taken = _inner(restricted, iterate.at(rows), anchors.at(rows), width, goal, most)
         here, steps = replace(here, curves=all_rows.curves(here.coef, here.intercept)), steps + taken
         evaluation = _evaluate(all_rows, here, anchors, width)
         last = steps >= max_iter or stop_requested() or (restricted is all_rows and system is None)
         if restricted is all_rows or (system is not None and _inner_converged(evaluation, system, goal)):
             moved, iterate = np.abs(here.curves - iterate.curves).max(axis=1), here
-            anchors, width = evaluation.duals, max(OPTIONS.shrink * width, floor)
+            anchors = evaluation.duals
+            width = OPTIONS.widen * width if taken == OPTIONS.inner_steps else max(OPTIONS.shrink * width, floor)
             report(Progress(steps, len(whole.levels), tol * evaluation.gap / goal))
         elif not last:  # a screened row has moved over a kink: solve again, with all rows
             restricted, rows = all_rows, ALL
