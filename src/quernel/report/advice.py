@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Columns and groups that are named, the least increase of the loss that makes a column matter, and the error of a group
 # relative to that of all rows that is worth a word.
 MOST_IMPORTANT, LEAST_IMPORTANCE, LARGE_ERROR = 3, 0.02, 1.4
+# Errors that grow with the prediction, up to this multiple in relation to it, are no reason for doubt.
+GROWS = 1.1
 # Shares of rows that are worth a word: outside the training range or with the largest or smallest target, and with a
 # predicted quantile that no target can be. A target with fewer distinct values than these is discrete, not capped.
 FEW_ROWS, ANY_ROWS, DISTINCT = 0.01, 0.0005, 30
@@ -133,8 +135,11 @@ def _how_good(evaluation: Evaluation) -> str:
     """Return the typical error, the coverage, and the loss beside that of baselines, in words."""
     errors = np.abs(evaluation.y - evaluation.curves[:, evaluation.middle])
     error, mean, typical = format_numbers(map(float, (np.median(errors), errors.mean(), np.median(evaluation.y))))
+    middle = float(np.median(evaluation.curves[:, evaluation.middle]))
+    relative = evaluation.y.min() >= 0 and middle > 0
+    share = f"{format_share(float(np.median(errors)) / middle, 0)} of a typical one; " if relative else ""
     text = f"half of the {evaluation.row_name} lie within {error} of their {evaluation.middle_name} "
-    text += f"(mean absolute error: {mean}; their median target: {typical})"
+    text += f"({share}mean absolute error: {mean}; their median target: {typical})"
     for one in evaluation.intervals()[:1]:
         text += f". The {_name(one)} "
         if not one.calibrated:
@@ -204,10 +209,10 @@ def _doubts(page: Page) -> list[str]:
     if off:
         named = "; ".join(f"{one.describe()} (covers {format_share(one.observed, 0)})" for one in off[:MOST_IMPORTANT])
         found.append(f"intervals cover too few rows in {len(off)} of {len(page.groups)} groups: {named}")
-    found += _find_off(page)
     found += [] if page.periods is None else page.periods.drift
     if evaluation.unseen and not evaluation.time_ordered:
         found += _find_shared(page)
+    found += _find_off(page)
     found += _find_hard(page)
     found += _target_doubts(page)
     if far := [column.far for column in page.columns if column.far]:
@@ -244,8 +249,8 @@ def _find_off(page: Page) -> list[str]:
         for way, some in levels
     )
     covers = ", ".join(f"the {_name(one)} covers {format_share(one.observed)}" for one in off)
-    ways = ["wider than stated, never narrower"] + ["wider or narrower than stated"] * len(off)
-    ways[len(off)] = "narrower than stated, never wider"
+    ways = ["wider than stated over all rows"] + ["wider or narrower than stated"] * len(off)
+    ways[len(off)] = "narrower than stated over all rows"
     meant = f"intervals are {ways[len(narrow)]} ({covers} of the rows)" if off else "intervals cover what they should"
     return [f"more than chance explains, {named}: {meant}" if levels else meant]
 
@@ -273,8 +278,8 @@ def _find_shared(page: Page) -> list[str]:
     many = [one.name for one in columns if isinstance(one, TextColumn) and len(one.categories) > MANY]
     if many:
         found.append(
-            f"categories of {' and '.join(f'`{name}`' for name in many)} not in the data: {random} others of the same "
-            f"ones; new ones may be predicted worse (`quernel fit --groups {many[0]}` evaluates on such)"
+            f"values of {' and '.join(f'`{name}`' for name in many)} not in the data: {random} others of the same "
+            f"values; new ones may be predicted worse (`quernel fit --groups {many[0]}` evaluates on such)"
         )
     return found
 
@@ -293,16 +298,11 @@ def _find_hard(page: Page) -> list[str]:
             f"errors relative to the prediction are largest where {group.describe()}: half of these rows are off by "
             f"more than {one}, {share} of a typical prediction there (of all rows: {everyone}, {of_all})"
         )
-    if group := _find_worst(page.groups, lambda one: one.loss, mean):
-        also = ""
-        if relative:
-            there, overall = group.error / group.typical, error / typical
-            shares = format_share(there, 0), format_share(overall, 0)
-            way = "the same" if shares[0] == shares[1] else "more" if there > overall else "less"
-            also = f"; relative to the prediction that is {way}: {shares[0]}, of all rows {shares[1]}"
+    group = _find_worst(page.groups, lambda one: one.loss, mean)
+    if group and not (relative and group.error / group.typical <= GROWS * error / typical):
         found.append(
             f"the loss is largest where {group.describe()}: {group.loss / mean:.1f} times the mean; half of these rows "
-            f"are off by more than {format_amount(group.error)}{also}"
+            f"are off by more than {format_amount(group.error)}"
         )
     side = describe_sides(evaluation)
     if side.startswith(("All", f"{WORST - 1} ", f"{WORST - 2} ")):
@@ -337,7 +337,8 @@ def _target_doubts(page: Page) -> list[str]:
         )
         beyond = np.mean(evaluation.curves > end if name == "largest" else evaluation.curves < end, axis=0)
         if beyond.max() >= FEW_ROWS:
-            found[-1] += f". {_list_shares(evaluation, beyond)} lie there, which no row can test"
+            level = evaluation.levels[int(np.argmax(beyond))]
+            found[-1] += f". Of the predicted {level:g} quantiles {format_share(beyond.max())} lie there"
         found[-1] += "".join(
             f". The {_name(one)} covers {'only ' if low else ''}{format_share(inside, 0)} of the "
             f"{np.isclose(evaluation.y, end, rtol=1e-9).sum():,} {evaluation.row_name} that have it"
@@ -377,11 +378,11 @@ def find_caps(y: NDArray[np.floating]) -> list[tuple[float, str]]:
 
 
 def _list_shares(evaluation: Evaluation, shares: NDArray[np.floating]) -> str:
-    """Return the shares (q,) of predicted quantiles by level, but those small beside the largest, in words."""
+    """Return the shares (q,) of predicted quantiles by level, where they are not negligible, as a list in words."""
     named = [
         f"{format_share(share)} of the predicted {level:g} quantiles"
         for level, share in zip(evaluation.levels, shares, strict=True)
-        if share >= max(ANY_ROWS, shares.max() / 10)
+        if share >= ANY_ROWS
     ]
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
 

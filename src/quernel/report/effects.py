@@ -356,7 +356,8 @@ def render_columns(page: Page) -> str:
 
 def _describe_fan(fan: ColumnFan) -> str:
     """Return the caption of a fan chart."""
-    text = f"Along {fan.name}: the quantiles predicted for rows with about this value, averaged."
+    which = "with about this value" if fan.kind == "number" else "of each value"
+    text = f"Along {fan.name}: the quantiles predicted for rows {which}, averaged."
     shown = sum(name not in (OTHER, MISSING) for name in fan.categories)
     if shown < fan.total:
         text += f" Shown are the {shown} most frequent of {fan.total} values in these rows."

@@ -262,7 +262,8 @@ def _row_table(page: Page, some: NDArray[np.intp]) -> str:
         for k, i in enumerate(some)
     ]
     heads = ("row", page.model.target, *(f"{level:g}" for level in evaluation.levels[shown]))
-    caption = "Rows are numbered from 1, without the header; input columns are ordered by importance."
+    which = f"the {len(names)} most important input columns" if len(names) < len(columns) else "input columns"
+    caption = f"Rows are numbered from 1, without the header; {which}, ordered by importance."
     return make_table((*map(numeric_cell, heads), *titles), lines, caption)
 
 
