@@ -137,7 +137,7 @@ def _how_good(evaluation: Evaluation) -> str:
     error, mean, typical = format_numbers(map(float, (np.median(errors), errors.mean(), np.median(evaluation.y))))
     middle = float(np.median(evaluation.curves[:, evaluation.middle]))
     relative = evaluation.y.min() >= 0 and middle > 0
-    share = f"{format_share(float(np.median(errors)) / middle, 0)} of a typical one; " if relative else ""
+    share = f"{format_share(float(np.median(errors)) / middle, 0)} of a typical prediction; " if relative else ""
     text = f"half of the {evaluation.row_name} lie within {error} of their {evaluation.middle_name} "
     text += f"({share}mean absolute error: {mean}; their median target: {typical})"
     for one in evaluation.intervals()[:1]:
@@ -306,7 +306,9 @@ def _find_hard(page: Page) -> list[str]:
         )
     side = describe_sides(evaluation)
     if side.startswith(("All", f"{WORST - 1} ", f"{WORST - 2} ")):
-        found.append(f"{side}: surprises are mostly targets {'higher' if 'above' in side else 'lower'} than predicted")
+        found.append(
+            f"{side}: the largest errors are of targets much {'higher' if 'above' in side else 'lower'} than predicted"
+        )
     return found
 
 
