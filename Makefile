@@ -42,9 +42,10 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks
 
-# The site, in build/docs: every example of the gallery is run, and warnings are errors.
+# The site, in build/docs: every example of the gallery is run, and warnings are errors. Pages of names that are gone go.
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	rm -rf docs/api
 	$(BIN)/python -m sphinx -b html -d build/doctrees --fail-on-warning --keep-going -q docs build/docs
 	@echo "The site is in build/docs: open build/docs/index.html"
 
