@@ -298,17 +298,16 @@ def _find_hard(page: Page) -> list[str]:
             f"errors relative to the prediction are largest where {group.describe()}: half of these rows are off by "
             f"more than {one}, {share} of a typical prediction there (of all rows: {everyone}, {of_all})"
         )
-    group = _find_worst(page.groups, lambda one: one.loss, mean)
-    if group and not (relative and group.error / group.typical <= GROWS * error / typical):
+    groups = [one for one in page.groups if not relative or one.error / one.typical > GROWS * error / typical]
+    if group := _find_worst(groups, lambda one: one.loss, mean):
         found.append(
             f"the loss is largest where {group.describe()}: {group.loss / mean:.1f} times the mean; half of these rows "
             f"are off by more than {format_amount(group.error)}"
         )
-    side = describe_sides(evaluation)
-    if side.startswith(("All", f"{WORST - 1} ", f"{WORST - 2} ")):
-        found.append(
-            f"{side}: the largest errors are of targets much {'higher' if 'above' in side else 'lower'} than predicted"
-        )
+    above, below = _count_sides(evaluation)
+    if max(above, below) >= WORST - 2:
+        way = "higher" if above >= below else "lower"
+        found.append(f"{describe_sides(evaluation)}: the largest errors are of targets much {way} than predicted")
     return found
 
 
@@ -320,13 +319,17 @@ def _find_worst(groups: Sequence[Group], measure: Callable[[Group], float], of_a
 
 def describe_sides(evaluation: Evaluation) -> str:
     """Return how many of the worst rows lie above their highest or below their lowest quantile, the more of the two."""
-    rows, levels = np.argsort(-evaluation.row_losses(), kind="stable")[:WORST], evaluation.levels
-    y, curves = evaluation.y[rows], evaluation.curves[rows]
-    above, below = int(np.sum(y > curves[:, -1])), int(np.sum(y < curves[:, 0]))
+    (above, below), levels, n_rows = _count_sides(evaluation), evaluation.levels, min(WORST, len(evaluation.y))
     where = f"above their {levels[-1]:g} quantile" if above >= below else f"below their {levels[0]:g} quantile"
     most = max(above, below)
-    count = f"All of the {len(rows)}" if most == len(rows) else f"{most} of the {len(rows)}"
-    return f"{count} worst-predicted rows lie {where}"
+    return f"{'All' if most == n_rows else most} of the {n_rows} worst-predicted rows lie {where}"
+
+
+def _count_sides(evaluation: Evaluation) -> tuple[int, int]:
+    """Return how many of the worst rows lie above their highest quantile, and how many below their lowest."""
+    rows = np.argsort(-evaluation.row_losses(), kind="stable")[:WORST]
+    y, curves = evaluation.y[rows], evaluation.curves[rows]
+    return int(np.sum(y > curves[:, -1])), int(np.sum(y < curves[:, 0]))
 
 
 def _target_doubts(page: Page) -> list[str]:
