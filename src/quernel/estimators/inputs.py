@@ -229,7 +229,7 @@ def _describe_encoding(encoder: TableEncoder) -> str:
 def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: Names | None) -> Sequence[str]:
     """Sentences on columns of a data frame of numbers that identify rows, or tell the target.
 
-    Arrays are not looked at: their columns have no names by which a user could be told.
+    Arrays are not looked at: their columns have no names that a warning could give.
     """
     if names is None or isinstance(X, np.ndarray) or y.dtype.kind != "f" or len(rows) != len(X):
         return []
