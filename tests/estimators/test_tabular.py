@@ -20,8 +20,8 @@ from quernel.estimators.location_scale import AllRows, FoldRidge, fit_location_s
 from quernel.estimators.tabular_parts import Calibration
 from quernel.features import Nystroem
 from quernel.metrics import pinball_loss
-from quernel.tuning.bandwidth import winsorize
 from quernel.tuning.data_summary import DataSummary
+from quernel.tuning.leave_one_out import winsorize
 
 # A fifth of the default trees: laws hold for any number, and tests are quicker.
 QUICK = {"n_trees": 20, "random_state": 0}

@@ -21,6 +21,10 @@ def fitted(landmarks, X, size=20, kernel=None, seed=0, weight=None):
 @pytest.mark.parametrize("landmarks", LANDMARKS)
 def test_features_give_the_projected_kernel(landmarks, kernel):
     X = rows(80)
+    if landmarks == "kmeans" and not kernel.takes_bandwidth:
+        with pytest.raises(ValueError, match="needs a kernel with bandwidths"):
+            fitted(landmarks, X, kernel=kernel)
+        return
     features = fitted(landmarks, X, kernel=kernel)
     P, Phi = features.landmarks_, features.transform(X)
     across = kernel.gram(X, P)
@@ -30,7 +34,7 @@ def test_features_give_the_projected_kernel(landmarks, kernel):
     left = kernel.gram(X, X) - Phi @ Phi.T
     assert np.linalg.eigvalsh(left).min() > -1e-8
     assert Phi.shape == (80, features.n_components_)
-    assert all(np.any(np.all(p == X, axis=1)) for p in P)
+    assert all(np.any(np.all(p == X, axis=1)) for p in P) == (landmarks != "kmeans")
 
 
 @pytest.mark.parametrize("landmarks", LANDMARKS)
@@ -38,22 +42,38 @@ def test_the_same_seed_makes_the_same_landmarks(landmarks):
     X = rows(300)
     one, again = (fitted(landmarks, X).landmarks_ for _ in range(2))
     np.testing.assert_array_equal(one, again)
-    assert np.array_equal(fitted(landmarks, X, seed=1).landmarks_, one) == (landmarks in ("greedy", "distinct"))
+    assert np.array_equal(fitted(landmarks, X, seed=1).landmarks_, one) == (
+        landmarks in ("greedy", "distinct", "kmeans")
+    )
 
 
-def test_distinct_landmarks_depend_on_the_values_of_rows_alone():
-    """Neither on their order, nor on repeats, nor on units; random ones do."""
+@pytest.mark.parametrize("chosen", ["distinct", "kmeans"])
+def test_landmarks_depend_on_the_values_and_weights_of_rows_alone(chosen):
+    """Not on their order, repeats instead of weights, or units; random ones do. Centres of clusters go by weights."""
     X, rng = rows(300), np.random.default_rng(0)
     count, units = rng.integers(0, 3, 300), np.array([1e-3, 70.0])
     same = X[rng.permutation(300)], np.vstack([X, X[:100]]), X * units + 5
-    for landmarks in ("distinct", "uniform"):
-        one = fitted(landmarks, X).landmarks_
-        order, repeats, scaled = (fitted(landmarks, rows).landmarks_ for rows in same)
-        alike = [np.array_equal(one, order), np.array_equal(one, repeats), np.allclose((scaled - 5) / units, one)]
-        assert all(alike) == (landmarks == "distinct"), landmarks
-    weighted = fitted("distinct", X, weight=count).landmarks_
-    np.testing.assert_array_equal(weighted, fitted("distinct", np.repeat(X, count, axis=0)).landmarks_)
-    assert not np.array_equal(weighted, fitted("distinct", X).landmarks_)
+    for landmarks in (chosen, "uniform"):
+        kernel, other = Gaussian([0.4, 0.5]), Gaussian([0.4, 0.5] * units)
+        one = fitted(landmarks, X, kernel=kernel).landmarks_
+        order, repeats = (fitted(landmarks, rows, kernel=kernel).landmarks_ for rows in same[:2])
+        scaled = fitted(landmarks, same[2], kernel=other).landmarks_
+        alike = [np.allclose(one, order), np.allclose((scaled - 5) / units, one)]
+        assert all(alike) == (landmarks == chosen), landmarks
+        assert np.array_equal(one, repeats) == (landmarks == "distinct")
+    weighted = fitted(chosen, X, weight=count).landmarks_
+    np.testing.assert_allclose(weighted, fitted(chosen, np.repeat(X, count, axis=0)).landmarks_, rtol=1e-12)
+    assert not np.array_equal(weighted, fitted(chosen, X).landmarks_)
+
+
+def test_centres_of_clusters_leave_less_of_the_kernel_than_rows():
+    """k-means is at work: a tenth of the rows as centres reproduces the kernel better than as many of the rows."""
+    X, kernel = rows(2000), Laplacian(0.5)
+    left = {
+        landmarks: np.mean(1 - np.sum(fitted(landmarks, X, 100, kernel).transform(X) ** 2, axis=1))
+        for landmarks in ("distinct", "kmeans")
+    }
+    assert left["kmeans"] < 0.95 * left["distinct"], left
 
 
 def test_curves_are_features_times_coefficients():

@@ -10,7 +10,7 @@ from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
-from quernel.tuning import alpha, bandwidth, data_summary
+from quernel.tuning import alpha, bandwidth, data_summary, leave_one_out
 from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]
@@ -41,6 +41,7 @@ def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=100, pilot_rows=300))
+        patch.setattr(leave_one_out, "OPTIONS", replace(leave_one_out.OPTIONS, usual_rows=300))
         for name, value in {"FOLDS": 3, "MAX_ITER": 40}.items():
             patch.setattr(alpha, name, value)
         yield
@@ -106,8 +107,8 @@ def test_units_of_columns_and_target_do_not_matter(plain):
 
 def test_nor_do_they_where_matrices_are_inverted_in_single_precision(monkeypatch):
     """As of large tables; what is found is nearly what double precision finds."""
-    monkeypatch.setattr(bandwidth, "COARSE", 200)
-    monkeypatch.setattr(bandwidth, "SINGLE_FROM", 200)
+    options = replace(leave_one_out.OPTIONS, coarse_rows=200, single_from=200)
+    monkeypatch.setattr(leave_one_out, "OPTIONS", options)
     X, y = table()
     first, order, factor = learned(X, y), np.random.default_rng(3).permutation(len(y)), np.array([1e-3, 7.0, 1e5, 0.3])
     np.testing.assert_allclose(learned(X[order], y[order]).bandwidth_, first.bandwidth_, rtol=1e-6)
@@ -115,7 +116,7 @@ def test_nor_do_they_where_matrices_are_inverted_in_single_precision(monkeypatch
     np.testing.assert_allclose(thrice.bandwidth_, first.bandwidth_, rtol=1e-6)
     scaled = learned(X * factor + 5 * factor, 1000 * y)
     np.testing.assert_allclose(scaled.bandwidth_ / factor, first.bandwidth_, rtol=1e-6)
-    monkeypatch.setattr(bandwidth, "SINGLE_CONDITION", 0.0)
+    monkeypatch.setattr(leave_one_out, "OPTIONS", replace(options, single_condition=0.0))
     double = learned(X, y).bandwidth_
     np.testing.assert_allclose(first.bandwidth_[:2], double[:2], rtol=0.02)  # of the columns that matter
     assert not np.array_equal(first.bandwidth_, double)
@@ -305,13 +306,13 @@ def test_bandwidths_of_large_tables_are_refined_on_more_rows(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (1600, 2))
     y = np.sin(30 * X[:, 0]) * np.cos(15 * X[:, 1]) + 0.05 * rng.standard_normal(1600)
-    few = replace(bandwidth.OPTIONS, pilot_rows=100, large=500, refined_rows=100)
+    few = replace(bandwidth.OPTIONS, pilot_rows=100, refined_share=0.6)
     losses = {}
     for refined in (100, 600):
         monkeypatch.setattr(bandwidth, "OPTIONS", replace(few, refined_rows=refined))
         model = learned(X[:1000], y[:1000], kernel="gaussian", n_components=300)
         losses[refined] = pinball_loss(y[1000:], model.predict(X[1000:]), LEVELS).mean()
     assert losses[600] < 0.95 * losses[100]
-    monkeypatch.setattr(bandwidth, "OPTIONS", replace(few, large=2000, refined_rows=600))  # a small table is not
+    monkeypatch.setattr(bandwidth, "OPTIONS", replace(few, refined_share=0.1))  # a small table is not
     small = learned(X[:1000], y[:1000], kernel="gaussian", n_components=300)
     assert pinball_loss(y[1000:], small.predict(X[1000:]), LEVELS).mean() == pytest.approx(losses[100])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quernel.kernels import Cauchy, Gaussian, Laplacian, Matern
-from quernel.tuning import bandwidth
-from quernel.tuning.bandwidth import LeaveOneOut, LooResult, Target, first_bandwidth
+from quernel.tuning import leave_one_out
+from quernel.tuning.leave_one_out import LeaveOneOut, LooResult, Target, first_bandwidth
 
 KERNELS = {
     "gaussian": Gaussian(),
@@ -55,12 +55,12 @@ def test_in_single_precision_error_and_derivatives_keep_two_digits(name, monkeyp
     """Up to the largest condition number for which it is taken; beyond, and with few rows, nothing changes."""
     by = problem(KERNELS[name], n=300)
     K = by._gram(np.array([0.7, 1.3, 2.0]))
-    least = np.trace(K) * by.weight.max() / bandwidth.SINGLE_CONDITION
+    least = np.trace(K) * by.weight.max() / leave_one_out.OPTIONS.single_condition
     for ridge, single in ((0.5, True), (1.01 * least, True), (0.99 * least, False)):
         at = np.log([0.7, 1.3, 2.0, ridge, 3 * least])
         error, gradient = by._log_error(at)
         with monkeypatch.context() as patch:
-            patch.setattr(bandwidth, "SINGLE_FROM", 200)
+            patch.setattr(leave_one_out, "OPTIONS", replace(leave_one_out.OPTIONS, single_from=200))
             rounded, rounded_gradient = by._log_error(at)
             assert (by._solve(K, ridge, by.targets[0].y)[0].dtype == np.float32) == single
         assert rounded == pytest.approx(error, abs=1e-3)
@@ -80,10 +80,10 @@ def test_bandwidths_that_are_apart_from_the_usual_ones_cost(monkeypatch):
     """By the square of the distance of their logarithms from each other; a common factor is free."""
     by, d = problem(Gaussian()), 3
     at, one = np.log([*by.usual, 0.05, 0.3]), np.eye(5)[0]
-    monkeypatch.setattr(bandwidth, "APART", 0.0)
+    monkeypatch.setattr(leave_one_out, "OPTIONS", replace(leave_one_out.OPTIONS, apart=0.0))
     free = by._log_error(at)[0], by._log_error(at + np.log(3) * np.r_[np.ones(d), 0, 0])[0]
     apart = by._log_error(at + one)[0]
-    monkeypatch.setattr(bandwidth, "APART", 2.0)
+    monkeypatch.setattr(leave_one_out, "OPTIONS", replace(leave_one_out.OPTIONS, apart=2.0))
     assert by._log_error(at)[0] == pytest.approx(free[0], abs=1e-12)
     assert by._log_error(at + np.log(3) * np.r_[np.ones(d), 0, 0])[0] == pytest.approx(free[1], abs=1e-12)
     spread = 2.0 / len(by.X) * (4 / 9 + 1 / 9 + 1 / 9)
@@ -96,9 +96,9 @@ def test_usual_bandwidths_are_kept_with_the_ridge_of_the_least_error(name):
     found = by.select_ridge()
     np.testing.assert_array_equal(found.bandwidth, by.usual)
     by = replace(by, targets=by.targets[:1])
-    errors = [by.errors(LooResult(by.usual, np.array([ridge]), 0.0))[0] for ridge in bandwidth.RIDGES]
+    errors = [by.errors(LooResult(by.usual, np.array([ridge]), 0.0))[0] for ridge in leave_one_out.RIDGES]
     squares = [np.mean(by.weight[:, None] * error**2) for error in errors]
-    assert found.ridges == bandwidth.RIDGES[np.argmin(squares)]
+    assert found.ridges == leave_one_out.RIDGES[np.argmin(squares)]
     assert found.error == pytest.approx(min(squares), rel=1e-6)
 
 

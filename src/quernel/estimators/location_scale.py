@@ -1,7 +1,7 @@
 """Kernel location and scale: Y = m(x) + s(x) Z, each a certified kernel ridge regression, with out-of-fold values.
 
 1. Bandwidths, one per column, minimise the leave-one-out error of kernel ridge regression on a sample
-   (`tuning.bandwidth`); the kernel is Gaussian, or the mean of Gaussian and Laplacian.
+   (`tuning.leave_one_out`); the kernel is one of those of `tuning.plan`.
 2. On Nystroem features of all rows, m minimises the squared error of y, and log s that of log(|residual| + floor),
    where the residuals are *out of fold*: in-sample ones are too small, most of all on small tables.
 3. A fold of ridge regression is the normal equations without its rows, so that out-of-fold values, the choice of the
@@ -21,17 +21,17 @@ from quernel._machine import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, Piece, blocks
 from quernel.estimators.solve import evaluate_outputs
 from quernel.features import LandmarkPredictor, Nystroem
-from quernel.kernels import Gaussian, Kernel, Laplacian
+from quernel.kernels import Kernel
 from quernel.losses import Squared, weighted_quantiles
 from quernel.solvers.progress import stop_requested
-from quernel.tuning.bandwidth import Pilot, auto_bandwidth, fit_bandwidths, winsorize
+from quernel.tuning.bandwidth import auto_bandwidth
 from quernel.tuning.data_summary import DataSummary, deduplicated_sample, take_rows
+from quernel.tuning.leave_one_out import Pilot, fit_bandwidths, winsorize
+from quernel.tuning.plan import LEARNED_KERNELS, choose_landmarks
 
 Array = NDArray[np.floating]
 Index = NDArray[np.integer]
 Smooth = tuple[Array, Array]  # m and s of rows, (n,) each
-
-KERNELS: tuple[Kernel, ...] = (Gaussian(), 0.5 * Gaussian() + 0.5 * Laplacian())
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def learn_kernel(summary: DataSummary) -> Kernel:
     sample = take_rows(sample, np.random.default_rng(0).permutation(sample.n_rows))
     with single_threaded_blas(0, 0):
         pilot = Pilot(sample, Squared(), auto_bandwidth(summary))
-        best, (found,) = fit_bandwidths([pilot], KERNELS, summary.scales)
-    return KERNELS[best].with_bandwidth(found.bandwidth)
+        best, (found,) = fit_bandwidths([pilot], LEARNED_KERNELS, summary.scales)
+    return LEARNED_KERNELS[best].with_bandwidth(found.bandwidth)
 
 
 def fit_location_scale(
@@ -151,7 +151,8 @@ def _fit_shared_kernel(
     """As `fit_location_scale`, where all folds share the kernel and the landmarks."""
     rows, share = summary.source, summary.source.share()
     large = int(summary.n_rows >= OPTIONS.large)
-    landmarks = Nystroem(learn_kernel(summary), n_components or OPTIONS.landmarks[large], landmarks="distinct")
+    kernel, size = learn_kernel(summary), n_components or OPTIONS.landmarks[large]
+    landmarks = Nystroem(kernel, size, landmarks=choose_landmarks(kernel, summary.n_distinct, size))
     landmarks.fit(rows.X, sample_weight=share)
     folds = draw_folds(len(share), OPTIONS.folds[large], groups, rng)
     order = np.argsort(folds, kind="stable")  # so that the rows of a fold are a slice

@@ -26,7 +26,7 @@ from quernel.estimators.inputs import FitData
 from quernel.estimators.levels import rearrange
 from quernel.estimators.solve import Solution, evaluate_outputs
 from quernel.features import Nystroem, TrendFeatures
-from quernel.features.landmarks import hash_sample_indices
+from quernel.features.landmarks import sample_by_rank
 from quernel.kernels import Linear
 from quernel.objective.problem import Centring
 from quernel.tables import TableEncoder
@@ -438,7 +438,7 @@ def build_constraints(shapes: Shapes, X: Array) -> ShapeConstraints:
     """The constraints on curves at these training rows (n, d) and on the grids."""
     X = np.asarray(X, dtype=float)
     builder, inside = _Builder(X), [np.arange(len(X))]
-    anchors = hash_sample_indices(X, OPTIONS.n_anchors)
+    anchors, _ = sample_by_rank(X, np.ones(len(X)), OPTIONS.n_anchors)
     for j in shapes.columns:
         grid, present = choose_grid(X[:, j]), _present(shapes, X, j)
         inside.append(_add_grid(builder, X[anchors[present[anchors]]], grid, j, shapes))

@@ -32,9 +32,9 @@ from quernel.estimators.tails import ParetoTail, TailLevels
 from quernel.kernels import resolve
 from quernel.losses import weighted_quantiles
 from quernel.solvers.progress import enter_stage
-from quernel.tuning.bandwidth import winsorize
 from quernel.tuning.cost import estimate_tabular_stages
 from quernel.tuning.data_summary import DataSummary
+from quernel.tuning.leave_one_out import winsorize
 
 Array = NDArray[np.floating]
 Tails = tuple[ParetoTail | None, ParetoTail | None]

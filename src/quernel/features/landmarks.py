@@ -26,14 +26,16 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._machine import single_threaded_blas, strips
 from quernel._validation import check_choice
-from quernel.kernels import Kernel, resolve
+from quernel.kernels import Kernel, ShiftInvariantKernel, resolve
 from quernel.kernels.base import Seed, as_generator
 from quernel.kernels.fourier import prepare_distances
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
-LANDMARKS = ("uniform", "distinct", "leverage", "greedy")
+LANDMARKS = ("uniform", "distinct", "kmeans", "leverage", "greedy")
+# Steps of k-means, and rows per landmark that it sees at most.
+KMEANS_STEPS, KMEANS_ROWS = 4, 16
 # Eigenvalues of the landmarks' Gram matrix below this share of the largest are rounding error, and dropped.
 FLOOR = 1e-13
 # Reciprocal of the condition number above which its Cholesky factor is taken, a tenth of the time.
@@ -52,10 +54,12 @@ class Nystroem(TransformerMixin, BaseEstimator):
     n_components : int, default=100
         The number of landmarks. Eigenvalues that are zero to working precision are dropped, so there may be fewer
         features.
-    landmarks : {"uniform", "distinct", "leverage", "greedy"}, default="uniform"
+    landmarks : {"uniform", "distinct", "kmeans", "leverage", "greedy"}, default="uniform"
         How landmarks are chosen. "uniform": a random sample of the rows. "distinct": a sample of distinct rows by
-        hashing, which depends neither on a seed nor on the order, the repetitions or the units of the data. "leverage":
-        by ridge leverage scores, estimated on growing samples (the recursive method of Musco and Musco, 2017).
+        hashing, which depends neither on a seed nor on the order, the repetitions or the units of the data. "kmeans":
+        from there, a few steps of k-means in units of the bandwidths, which serves tables of many rows per landmark
+        (Zhang, Tsang and Kwok, 2008); for kernels with bandwidths. "leverage": by ridge leverage scores, estimated on
+        growing samples (the recursive method of Musco and Musco, 2017).
         "greedy": repeatedly the row with the largest approximation error (pivoted Cholesky).
     alpha : float or None
         For "leverage": the ridge penalty of the scores.
@@ -68,7 +72,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
     Attributes
     ----------
     landmarks_ : ndarray of shape (n_landmarks, n_columns)
-        The rows chosen.
+        The rows chosen or, of k-means, the centres.
     projection_ : ndarray of shape (n_landmarks, n_components_)
         B.
     n_components_ : int
@@ -105,14 +109,21 @@ class Nystroem(TransformerMixin, BaseEstimator):
             rng = as_generator(self.random_state)
             chosen = rng.choice(len(X), size, replace=False, p=weight / weight.sum())
         elif self.landmarks == "distinct":
-            chosen = hash_sample_indices(X, size)
+            chosen, _ = sample_by_rank(X, weight, size)
         elif self.landmarks == "greedy":
             chosen = _choose_greedily(kernel, X, size)
+        elif self.landmarks == "kmeans":
+            chosen, total = sample_by_rank(X, weight, KMEANS_ROWS * size)
         else:
             assert self.alpha is not None
             rng = as_generator(self.random_state)
             chosen = _choose_by_leverage(kernel, X, weight / weight.sum(), size, self.alpha, rng)
         self.landmarks_ = np.array(X[chosen], dtype=float)
+        if self.landmarks == "kmeans":
+            scale = next(
+                part.scale(X.shape[1]) for _, part in kernel.summands if isinstance(part, ShiftInvariantKernel)
+            )
+            self.landmarks_ = _average_clusters(self.landmarks_, total, scale, size)
         gram = kernel.gram(self.landmarks_, self.landmarks_)
         if self.nugget:
             gram[np.diag_indices_from(gram)] += self.nugget * gram.diagonal().mean()
@@ -149,6 +160,8 @@ class Nystroem(TransformerMixin, BaseEstimator):
         kernel = resolve(self.kernel)
         kernel.check_diagonal()
         check_choice("landmarks", self.landmarks, LANDMARKS)
+        if self.landmarks == "kmeans" and not kernel.takes_bandwidth:
+            raise ValueError(f"landmarks='kmeans' needs a kernel with bandwidths; got {kernel!r}.")
         if self.landmarks == "leverage" and not (self.alpha is not None and 0 < self.alpha < np.inf):
             raise ValueError(
                 f"landmarks='leverage' needs alpha, the ridge penalty of the fit that will follow; got {self.alpha!r}."
@@ -163,14 +176,15 @@ def distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:
     return np.asarray(X[sampled[first]], dtype=float), np.bincount(group, weights=share[sampled]).astype(float)
 
 
-def hash_sample_indices(X: Array, limit: int) -> NDArray[np.intp]:
-    """Indices of up to `limit` distinct rows; unlike `sample_of_rows`, invariant to the units of the columns, too.
+def sample_by_rank(X: Array, weight: Array, limit: int) -> tuple[Index, Array]:
+    """Indices of up to `limit` distinct rows and the total weight of the rows equal to each.
 
-    Ranks within each column are hashed instead of values, which costs a sort of every column.
+    Unlike `sample_of_rows` invariant to the units of the columns, too: ranks within each column are hashed instead of
+    values, which costs a sort of every column.
     """
     ranks = [np.unique(column, return_inverse=True)[1].astype(float) for column in np.asarray(X).T]
-    _, first = np.unique(row_hash(np.column_stack(ranks)), return_index=True)
-    return first[:limit]
+    _, first, group = np.unique(row_hash(np.column_stack(ranks)), return_index=True, return_inverse=True)
+    return first[:limit], np.bincount(group, weight).astype(float)[:limit]
 
 
 def sample_of_rows(X: Array, limit: int) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
@@ -213,6 +227,24 @@ def _invert_root(gram: Array) -> tuple[Array, bool]:
     eigenvalues, eigenvectors = eigh(gram)
     kept = eigenvalues > FLOOR * eigenvalues[-1]
     return eigenvectors[:, kept] / np.sqrt(eigenvalues[kept]), False
+
+
+def _average_clusters(rows: Array, weight: Array, scale: Array, size: int) -> Array:
+    """Weighted means of the clusters that k-means finds in rows (n, d), divided by `scale` (d,); the first are seeds.
+
+    Distances are those of rows in single precision, so that rounding errors of other units do not matter.
+    """
+    scaled = ((rows - rows.mean(axis=0)) / scale).astype(np.float32)
+    centers, means = scaled[:size], rows[:size]
+    for _ in range(KMEANS_STEPS):
+        half = np.sum(centers**2, axis=1) / 2
+        parts = [np.argmax(scaled[strip] @ centers.T - half, axis=1) for strip in strips(len(rows), len(centers))]
+        nearest = np.concatenate(parts)
+        total = np.bincount(nearest, weight, minlength=len(centers))
+        sums = np.column_stack([np.bincount(nearest, weight * column, minlength=len(centers)) for column in rows.T])
+        means = np.where(total[:, None] > 0, sums / np.maximum(total, np.finfo(float).tiny)[:, None], means)
+        centers = ((means - rows.mean(axis=0)) / scale).astype(np.float32)
+    return means
 
 
 def _choose_greedily(kernel: Kernel, X: Array, size: int) -> Index:

@@ -316,9 +316,13 @@ class Matern(RadialKernel):
 
     def gram(self, X: Array, Z: Array) -> Array:
         """(polynomial of s) exp(-s), s = sqrt(2 nu) |x - z|, at bandwidth 1."""
-        s = np.sqrt(2 * self.nu) * self._distance(X, Z, "euclidean")
-        polynomial = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + s**2 / 3}[self.nu]
-        return polynomial * np.exp(-s)
+        s = self._distance(X, Z, "euclidean")
+        s *= np.sqrt(2 * self.nu)
+        if self.nu == 0.5:
+            return np.exp(np.negative(s, out=s), out=s)
+        polynomial = 1 + s if self.nu == 1.5 else 1 + s + s**2 / 3
+        polynomial *= np.exp(np.negative(s, out=s), out=s)
+        return polynomial
 
     def _radial_derivative(self, squared: Array) -> Array:
         s = np.sqrt(2 * self.nu * squared)

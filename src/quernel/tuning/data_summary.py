@@ -55,7 +55,7 @@ NEAR = 1e-4
 OutOfCoreSource = MappedRows | MemmapRows | SelectedRows | DaskRows | RowSource
 
 # Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
-SAMPLE = 4000
+SAMPLE = 16_000
 
 
 def robust_scale(y: Array, share: Array) -> float:

@@ -23,7 +23,7 @@ from quernel.data import ArrayRows, DaskRows, available_memory, memory_budget
 from quernel.data.dask_tasks import current_scheduler
 from quernel.features import SAMPLINGS, Nystroem, PrecomputedFeatures, RandomFeatures
 from quernel.features.landmarks import distinct_rows
-from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, ShiftInvariantKernel
+from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel
 from quernel.kernels.base import Seed, as_generator
 from quernel.losses import Loss, Pinball
 from quernel.solvers import SOLVERS
@@ -38,9 +38,9 @@ from quernel.tuning.n_components import ComponentsChoice, choose_components
 Array = NDArray[np.floating]
 FeatureMap = PrecomputedFeatures | Nystroem | RandomFeatures
 
-# Candidate kernels for kernel="auto" with bandwidth="learned": a smooth kernel, and its mean with the Laplacian, whose
-# functions may have kinks along single columns, as regression trees have.
-LEARNED_KERNELS = (Gaussian(), 0.5 * Gaussian() + 0.5 * Laplacian())
+# Candidate kernels for kernel="auto" with bandwidth="learned", ever rougher: a smooth one, its mean with the Laplacian,
+# whose functions may have kinks along single columns, as regression trees have, and the mean of two rough ones.
+LEARNED_KERNELS = (Gaussian(), 0.5 * Gaussian() + 0.5 * Laplacian(), 0.5 * Matern(nu=0.5) + 0.5 * Laplacian())
 # Bandwidths that `print` shows at most.
 SHOWN = 8
 NUMBER, SINGLE = 8, 4  # bytes of float64, used throughout, and of float32, for stored features if dtype says so
@@ -330,7 +330,8 @@ def draw_features(settings: FitSettings, plan: FitPlan, summary: DataSummary) ->
     if plan.features == "landmarks":
         # A hash sample: the same landmarks whether the rows are in memory, in files or on a cluster.
         some, weight = distinct_rows(sample.X, sample.share(), SAMPLE)
-        return Nystroem(plan.kernel, plan.n_components, landmarks="distinct").fit(some, sample_weight=weight)
+        landmarks = choose_landmarks(plan.kernel, summary.n_distinct, plan.n_components)
+        return Nystroem(plan.kernel, plan.n_components, landmarks=landmarks).fit(some, sample_weight=weight)
     assert plan.seed is not None
     features = random_features(settings, plan.kernel, summary.mean, plan.seed, plan.alpha)
     return features.set_params(n_components=plan.n_components).fit(sample.X, sample_weight=sample.weight)
@@ -388,6 +389,11 @@ def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | Non
 def auto_landmarks(n_rows: int) -> int:
     """Number of Nystroem landmarks for this many distinct rows: as many as a Newton step can afford."""
     return int(np.clip(np.sqrt(COMPONENTS.landmark_work / n_rows), *COMPONENTS.landmarks))
+
+
+def choose_landmarks(kernel: Kernel, n_rows: int, n_landmarks: int) -> str:
+    """How landmarks are chosen (`Nystroem`) among so many distinct rows: by k-means where these are many."""
+    return "kmeans" if kernel.takes_bandwidth and n_rows >= COMPONENTS.clustered_from * n_landmarks else "distinct"
 
 
 def row_bytes(n: int, q: int) -> int:
