@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from quernel.data import Block, BlockState, InMemoryDesign, RowStateLike, sum_tuples
 from quernel.losses import Loss
-from quernel.objective import DualSums, piecewise
-from quernel.objective.problem import Problem, require_finite, residuals, take_columns
+from quernel.objective import DualSums, blocks
+from quernel.objective.problem import Problem, require_finite, take_columns
 
 Array = NDArray[np.floating]
 
@@ -72,7 +72,7 @@ def _full_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Arra
     from quernel.objective.numba_kernels import phi_t_dual_by_sign
 
     loss, coef, intercept = args
-    residual = residuals(block, loss, coef, intercept)
+    residual = blocks.residuals(block, loss, coef, intercept)
     state["residual"], state["anchor"] = residual, loss.slope(residual)
     _, sign = loss.margin_transform(block.targets)
     weighted = (state["anchor"] * sign * block.share[:, None]).T
@@ -467,8 +467,8 @@ def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array, ...]], co
 def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array, ...]:  # noqa: ARG001
     """Over one block: mean loss of a constant, and mean and mean square (inf if not needed) of |offset|, each (q,)."""
     loss, constant = args
-    if not loss.margin and piecewise.applies(loss, block):
-        return *piecewise.constant_loss(block, loss, constant), np.full(len(constant), np.inf)
+    if not loss.margin and blocks.is_compiled(loss, block):
+        return *blocks.constant_loss(block, loss, constant), np.full(len(constant), np.inf)
     sums, curved = np.zeros((3, len(constant))), loss.smoothing_width.any()
     for part, offset, sign in _offsets(block, loss):
         share, size = block.share[part], np.abs(np.broadcast_to(offset, block.targets[part].shape))
