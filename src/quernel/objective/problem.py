@@ -226,8 +226,8 @@ class Problem:
         linear = np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) + self.screened.mean_dual * intercept
         return value + self.screened.constant - linear
 
-    # Each of the following maps a block function over the row blocks, and reduces the answers. Those
-    # that need the features use `map_reduce`, a pass over them; the others use `map_rows`, which reads row state only.
+    # Each of the following maps a block function over the row blocks, and reduces the answers. Those that need the
+    # features use `map_reduce`, a pass over them; the others use `map_rows`, which reads row state only.
 
     def set_coefficients(self, state: RowStateLike, coef: Array, intercept: Array) -> None:
         """Set the residuals to those of (coef, intercept); multipliers start at zero unless the state has some."""
