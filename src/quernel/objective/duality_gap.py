@@ -103,17 +103,16 @@ def _fenchel_gap_block(block: Block, state: BlockState, args: tuple[Loss, tuple[
     return (block.share @ (loss.value(residual) + loss.conjugate(dual) - dual * residual),)
 
 
-def dual_sides(problem: Problem, state: RowStateLike, name: str) -> tuple[Array, Array]:
-    """Sums (q,) of the positive and of the negative w s v / W, for the duals v of this name in the row state."""
-    positive, negative = problem.rows.map_rows(_dual_sides_block, state, (problem.loss, name), reduce=sum_tuples)
+def dual_sides(problem: Problem, state: RowStateLike) -> tuple[Array, Array]:
+    """Sums (q,) of the positive and of the negative w s v / W, for the duals v in the row state."""
+    positive, negative = problem.rows.map_rows(_dual_sides_block, state, problem.loss, reduce=sum_tuples)
     return positive, negative
 
 
-def _dual_sides_block(block: Block, state: BlockState, args: tuple[Loss, str]) -> tuple[Array, Array]:
+def _dual_sides_block(block: Block, state: BlockState, loss: Loss) -> tuple[Array, Array]:
     """The two sums over one block."""
-    loss, name = args
     _, sign = loss.margin_transform(block.targets)
-    signed = sign * state[name]
+    signed = sign * state["dual"]
     positive = block.share @ np.maximum(signed, 0)
     return positive, positive - block.share @ signed
 

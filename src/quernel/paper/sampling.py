@@ -165,9 +165,9 @@ def present_counts(table: Table, output: OutputFolder) -> Section:
     )
 
 
-def _cell(table: Table, method: str, level: float, M: int, name: str) -> Summary:
-    """Summary of a column over the repetitions of one method, level and M."""
-    return table.select(method=method, level=level, M=M).summary(name)
+def _excess(table: Table, method: str, level: float, M: int) -> Summary:
+    """Summary of the excess risk over the repetitions of one method, level and M."""
+    return table.select(method=method, level=level, M=M).summary("excess")
 
 
 def _judge_more_features(table: Table) -> Verdict:
@@ -176,7 +176,7 @@ def _judge_more_features(table: Table) -> Verdict:
     falls: dict[Judgement, list[str]] = {True: [], False: [], "undecided": []}
     for method in NAMES:
         for level in LEVELS:
-            first, last = (_cell(table, method, level, M, "excess") for M in (counts[0], counts[-1]))
+            first, last = (_excess(table, method, level, M) for M in (counts[0], counts[-1]))
             falls[(last - first).is_below_zero()].append(f"{NAMES[method]} at level {level:g}")
     total = len(NAMES) * len(LEVELS)
     text = (
@@ -253,7 +253,7 @@ def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
     share_y_axis(axes[1])
     for (above, below), level in zip(axes.T, LEVELS, strict=True):
         for series, (method, label) in enumerate(NAMES.items()):
-            risks = [_cell(table, method, level, M, "excess") for M in counts]
+            risks = [_excess(table, method, level, M) for M in counts]
             plot_means(below, counts, risks, error="se", series=series, label=label)
         _plot_pqe(above, table.select(level=level), bayes_risk(simulation, level))
         above.set_title(f"level {level:g}", loc="left")
