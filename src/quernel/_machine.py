@@ -97,7 +97,7 @@ class _BlasLimit:
                 self._before = [(library, library.num_threads) for library in chosen if library.num_threads]
                 for library, _ in self._before:
                     _set_threads(library, 1)
-            return min([_n_cores(), *(n_threads for _, n_threads in self._before)])
+            return min([count_cores(), *(n_threads for _, n_threads in self._before)])
 
     def release(self, user: int) -> None:
         """Restore the setting before if this was the last user of the limit; a second call changes nothing."""
@@ -154,7 +154,7 @@ class _ThreadLimit(threading.local):
 _thread_limit = _ThreadLimit()
 
 
-def _n_cores() -> int:
+def count_cores() -> int:
     """The cores that this process may use; fewer than the machine's under taskset or in some containers."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel import __version__
+from quernel._machine import count_cores
 from quernel.datasets import Simulation, make_homoscedastic
 from quernel.estimators import KernelQuantileRegressor
 from quernel.features import RandomFeatures
@@ -385,11 +386,6 @@ def get_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "?"
-
-
-def count_cores() -> int:
-    """Return the number of CPU cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

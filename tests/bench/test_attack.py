@@ -135,7 +135,7 @@ def test_only_errors_that_the_library_raises_are_refusals(monkeypatch):
     assert refused.refused
     assert failures(nothing, refused) == set()
 
-    monkeypatch.setattr("quernel.objective.problem._predict", lambda *args: np.zeros((3, 2)))  # of 60 rows
+    monkeypatch.setattr("quernel.objective.blocks._predict", lambda *args: np.zeros((3, 2)))  # of 60 rows
     crashed = solve_attack(a_problem())
     assert "broadcast" in crashed.error
     assert failures(a_problem(), crashed) == {"crash"}

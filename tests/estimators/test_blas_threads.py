@@ -187,7 +187,7 @@ def test_libraries_with_a_setting_per_thread_are_limited_in_each(monkeypatch):
 
     library = PerThread()
     monkeypatch.setattr(_machine, "_controller", lambda: SimpleNamespace(lib_controllers=[library]))
-    monkeypatch.setattr(_machine, "_n_cores", lambda: 3)
+    monkeypatch.setattr(_machine, "count_cores", lambda: 3)
     inside = threading.Barrier(2, timeout=60)
 
     def use():

@@ -10,9 +10,19 @@ from scipy.stats import norm
 pytest.importorskip("matplotlib")
 
 from quernel.paper import EXPERIMENTS, OutputFolder, Table
-from quernel.paper import leverage_constant as constant
 from quernel.paper.experiment import summarize
-from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, judge_flat, present, present_counts, verdicts
+from quernel.paper.sampling import (
+    LEVERAGE,
+    LITERAL,
+    UNIFORM,
+    distance_of_constant,
+    fit_median,
+    judge_constant,
+    judge_flat,
+    present,
+    present_counts,
+    verdicts,
+)
 from quernel.paper.simulated import make_trial
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -145,7 +155,7 @@ def losses(distance, without, with_one, *, noise=0.0005, count=20):
 
 @pytest.mark.parametrize(("distance", "holds"), [(0.03, True), (-0.03, False), (0.0, "undecided")])
 def test_the_constant_is_farther_only_if_it_is(distance, holds):
-    verdict = constant.verdicts(losses(distance, 0.002, 0.0))[0]
+    verdict = judge_constant(losses(distance, 0.002, 0.0))[0]
     assert verdict.holds == holds
     assert {True: "are farther from", False: "are nearer to"}.get(holds, "not clearly") in verdict.text
 
@@ -163,7 +173,7 @@ def test_the_constant_is_farther_only_if_it_is(distance, holds):
     ],
 )
 def test_the_loss_is_gone_if_there_was_one_and_an_intercept_ends_it(without, with_one, holds, message):
-    verdict = constant.verdicts(losses(0.03, without, with_one))[1]
+    verdict = judge_constant(losses(0.03, without, with_one))[1]
     assert verdict.holds is holds
     assert message in verdict.text
 
@@ -175,7 +185,7 @@ def test_too_few_repetitions_do_not_end_a_loss():
     ):
         row["excess"] += without
         row["excess_intercept"] += with_one
-    assert constant.verdicts(Table(rows))[1].holds == "undecided"
+    assert judge_constant(Table(rows))[1].holds == "undecided"
 
 
 def test_the_distance_of_the_constant_is_that_of_a_ridge_regression():
@@ -183,20 +193,20 @@ def test_the_distance_of_the_constant_is_that_of_a_ridge_regression():
     train, test, alpha = rng.standard_normal((50, 4)) + 0.3, rng.standard_normal((30, 4)), 0.1
     coef = np.linalg.solve(train.T @ train / 50 + alpha * np.eye(4), train.T @ np.ones(50) / 50)
     expected = np.linalg.norm(1 - test @ coef) / np.linalg.norm(np.ones(30))
-    assert constant.distance_of_constant(train, test, alpha) == pytest.approx(expected, rel=1e-10)
-    assert constant.distance_of_constant(train, test, 0.0) != pytest.approx(expected, rel=1e-3)
+    assert distance_of_constant(train, test, alpha) == pytest.approx(expected, rel=1e-10)
+    assert distance_of_constant(train, test, 0.0) != pytest.approx(expected, rel=1e-3)
     spanned = np.column_stack([train[:, 0], 2 - train[:, 0]])
-    assert constant.distance_of_constant(spanned, spanned, 0.0) == pytest.approx(0, abs=1e-12)
-    assert constant.distance_of_constant(np.zeros((5, 1)), np.zeros((5, 1)), 0.1) == 1.0
+    assert distance_of_constant(spanned, spanned, 0.0) == pytest.approx(0, abs=1e-12)
+    assert distance_of_constant(np.zeros((5, 1)), np.zeros((5, 1)), 0.1) == 1.0
 
 
 def test_an_intercept_takes_the_place_of_the_constant():
     trial = make_trial("homoscedastic", 300, np.random.default_rng(0))
     parts = [trial.X[part] - 0.5 for part in (trial.train, trial.validation, trial.test)]  # no constant in their span
-    (_, without), (_, with_one) = (constant.fit_median(trial, parts, fit_intercept=given) for given in (False, True))
+    (_, without), (_, with_one) = (fit_median(trial, parts, fit_intercept=given) for given in (False, True))
     assert with_one < 0.02 < 0.2 < without
     shifted = [np.column_stack([part, np.ones(len(part))]) for part in parts]
-    assert constant.fit_median(trial, shifted, fit_intercept=False)[1] == pytest.approx(with_one, rel=0.1)
+    assert fit_median(trial, shifted, fit_intercept=False)[1] == pytest.approx(with_one, rel=0.1)
 
 
 def test_the_new_item_measures_what_its_verdicts_read(tmp_path):

@@ -184,10 +184,11 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class EstimatorChoice:
-    """Which estimator `fit` uses, "tabular" or "kernel", and why."""
+    """Which estimator `fit` uses, "tabular" or "kernel", why, and whether no option asks for it."""
 
     name: str
     reason: str
+    is_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -236,10 +237,12 @@ class FitOptions(ModelOptions):
             raise ValueError(
                 f"{given[0]} is an option of the kernel estimator. Leave it out, or use --estimator kernel."
             )
-        choice = EstimatorChoice("tabular", "the default" if wanted == "auto" else "as asked for")
-        if given or wanted == "kernel":
-            reason = "as asked for" if wanted == "kernel" else f"because {given[0]} was given"
-            choice = EstimatorChoice("kernel", reason)
+        if wanted != "auto":
+            choice = EstimatorChoice(wanted, "as asked for")
+        elif given:
+            choice = EstimatorChoice("kernel", f"because {given[0]} was given")
+        else:
+            choice = EstimatorChoice("tabular", "the default", is_default=True)
         if choice.name == "kernel" and self.groups is not None:
             raise ValueError(
                 f"--groups is an option of the tabular estimator, but the estimator is kernel, {choice.reason}. Leave "
@@ -257,7 +260,7 @@ class FitOptions(ModelOptions):
                 "--groups needs all rows in memory, and they do not fit. Raise --max-memory, or take a sample of the "
                 "rows by --query."
             )
-        if choice.reason != "the default" or self._given_shapes():
+        if not choice.is_default or self._given_shapes():
             return choice
         return EstimatorChoice("kernel", "because the rows do not fit in memory (--max-memory)")
 

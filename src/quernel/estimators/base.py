@@ -352,16 +352,15 @@ class KernelEstimator(BaseEstimator):
         start: WarmStart,
         budget: TimeBudget,
         *,
-        solver: Solver | None = None,
         points: Array | None = None,
         constraints: ShapeConstraints | None = None,
     ) -> Solution:
         """Draw the features of the plan, unless those of the last fit are kept, and solve on them.
 
-        `solver` is for problems that none of `SOLVERS` solves. `points` of shape (p, d) are mapped like the rows and
-        handed to the solver, if it takes such, as are `constraints` (`estimators.shapes`) with the feature map.
+        `points` of shape (p, d) are mapped like the rows and handed to the solver, if it takes such, as are
+        `constraints` (`estimators.shapes`) with the feature map.
         """
-        summary, solver = data.summary, solver or SOLVERS[self.solver]
+        summary, solver = data.summary, self._choose_solver(loss)
         task = Task(loss, plan.alpha, self.fit_intercept, solver, self.tol, self.max_iter, self.max_memory)
         enter_stage(SOLVING)
         try:
@@ -383,6 +382,10 @@ class KernelEstimator(BaseEstimator):
             if summary.in_memory:  # say in which columns
                 refuse_missing(summary.source.X, data.row_names)
             raise
+
+    def _choose_solver(self, loss: Loss) -> Solver:  # noqa: ARG002
+        """The solver of `solver`; subclasses have others for problems whose columns are coupled."""
+        return SOLVERS[self.solver]
 
     def _store(self, data: FitData, plan: FitPlan, solution: Solution, start: WarmStart, **attributes: Any) -> Self:
         """Replace all fitted attributes at once; `attributes` are those of the subclass. Warn if `tol` was not met."""

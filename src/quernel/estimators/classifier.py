@@ -32,7 +32,7 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.kernels.base import Seed
 from quernel.losses import LOSSES, Logistic, Loss
-from quernel.solvers import MULTINOMIAL
+from quernel.solvers import MULTINOMIAL, Solver
 from quernel.solvers.progress import Stop, stopping
 from quernel.tuning.alpha import alpha_for
 from quernel.tuning.data_summary import DataSummary
@@ -187,7 +187,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             _check_folds(labelled.in_memory.y, self.calibration)
         n_columns = 1 if len(classes) == 2 else len(classes)
         loss = loss.take(np.zeros(n_columns, dtype=np.intp))
-        together = n_columns > 1 and self._multinomial(loss)
+        together = self._multinomial(loss)
         if together:
             self._check_multinomial(labelled.rows, checkpoint)
         data = replace(labelled, rows=self._encode_classes(labelled.rows, classes, n_columns))
@@ -197,7 +197,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         with self._reporting(data, loss):
             plan = self._plan(data, kernel, loss, start, budget)
             with stopping(interruptible=True) as stop:  # one Ctrl-C ends the fit and its calibration
-                solution = self._solve(plan, data, loss, start, budget, solver=MULTINOMIAL if together else None)
+                solution = self._solve(plan, data, loss, start, budget)
                 if self.calibration is not None:
                     own["calibrated_"], n_folds = self._calibrate(plan, labelled.in_memory, budget.left(), stop)
         if n_folds < N_FOLDS:
@@ -290,7 +290,12 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def _multinomial(self, loss: Loss) -> bool:
         """Whether three or more classes are fitted by one multinomial model."""
-        return isinstance(loss, Logistic) and self.multiclass != "ovr" and self.solver == "newton"
+        wanted = self.multiclass != "ovr" and self.solver == "newton"
+        return wanted and isinstance(loss, Logistic) and loss.n_columns > 1
+
+    def _choose_solver(self, loss: Loss) -> Solver:
+        """The solver of the multinomial model, or that of one against the rest."""
+        return MULTINOMIAL if self._multinomial(loss) else super()._choose_solver(loss)
 
     def _class_factors(self, classes: Labels, totals: Callable[[], Array]) -> Array | None:
         """Factor on the sample weights of each class, (K,), or None; `totals()` gives the weight of each class."""

@@ -377,12 +377,9 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         tail_levels = None if self.tails is None else self._choose_tail_levels(levels, data.summary.source)
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         constraints = None if shapes is None else build_constraints(shapes, data.in_memory.X)
-        solver = self._joint_solver()
         with self._reporting(data, loss):
             plan = self._plan(data, kernel, loss, start, budget)
-            solution = self._solve(
-                plan, data, loss, start, budget, solver=solver, points=points, constraints=constraints
-            )
+            solution = self._solve(plan, data, loss, start, budget, points=points, constraints=constraints)
             own = self._describe_levels(levels, single, data, plan, solution, constraints)
             if shapes is not None:
                 own |= describe_shapes(shapes, data.in_memory.X, levels, self.noncrossing, solution, own)
@@ -532,11 +529,11 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         """Whether a shape is given, be it without effect."""
         return any(getattr(self, name) is not None for name in SHAPE_PARAMETERS)
 
-    def _joint_solver(self) -> Solver | None:
-        """The solver of levels that must not cross, or None for independent levels."""
+    def _choose_solver(self, loss: Loss) -> Solver:
+        """The solver of levels that must not cross or have shapes, or that of independent levels."""
         if self._has_shape_parameters() and has_shapes(self):
             return SHAPED_NONCROSSING if self.noncrossing == "joint" else SHAPED
-        return NONCROSSING if self.noncrossing == "joint" else None
+        return NONCROSSING if self.noncrossing == "joint" else super()._choose_solver(loss)
 
     def _check_coverage(self, coverage: float) -> None:
         """Raise ValueError unless the fitted levels, or tails, reach as far as a central interval of this coverage."""

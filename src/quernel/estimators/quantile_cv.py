@@ -222,7 +222,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
                 counts = _positive_weight_mask(given, sample_weight, data.summary.n_rows)
                 chosen, search = self._search(kernel, data.summary, loss, counts, groups)
                 plan = plan_features(self, data.summary, loss, chosen)
-            solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
+            solution = self._solve(plan, data, loss, start, budget, points=points)
             own = self._describe_levels(levels, single, data, plan, solution)
             own |= self._fit_tails(tail_levels, data, plan, solution, budget)
         return self._store(data, plan, solution, start, **own, **search)

@@ -63,8 +63,8 @@ class Loss:
     """Base class of all losses: a convex loss for q columns at once.
 
     A subclass is a frozen dataclass whose fields are its parameters, each one number for all columns or one per column.
-    It implements `value`, `slope`, `dual`, `curvature`, `conjugate`, `inverse_subgradient`, `smoothing_width`, and
-    `domain` or `ends`. `Smooth` and `Piecewise` derive most of these from less.
+    It implements `value`, `slope`, `dual`, `curvature`, `conjugate`, `inverse_subgradient`, `domain` or `ends`, and
+    `smoothing_width` or `inverse_curvature`. `Smooth` and `Piecewise` derive most of these from less.
 
     Parameters
     ----------
@@ -77,6 +77,9 @@ class Loss:
         Whether the loss is one of the margin y f, for labels -1 and +1 (a class attribute, as are all below).
     ends : (float, float)
         The range of the slope, where it is the same in every column; otherwise override `domain`.
+    inverse_curvature : float
+        1 / the largest second derivative, 0 for a loss with kinks, where it is the same in every column; otherwise
+        override `smoothing_width`.
     ranges : dict of str to str
         The range of each parameter that has one, by its name in `RANGES`; others raise a ValueError.
     length_parameter : str or None
@@ -87,6 +90,7 @@ class Loss:
 
     margin: ClassVar[bool] = False
     ends: ClassVar[tuple[float, float]]
+    inverse_curvature: ClassVar[float]
     ranges: ClassVar[dict[str, str]] = {}
     length_parameter: ClassVar[str | None] = None
     relative_length: ClassVar[float]
@@ -157,7 +161,7 @@ class Loss:
 
         A loss with a positive width is smooth by itself: the solvers need not smooth it further.
         """
-        raise NotImplementedError
+        return np.full(self.n_columns, self.inverse_curvature)
 
     @property
     def segments(self) -> tuple[Array, Array]:
@@ -294,25 +298,14 @@ class Smooth(Loss):
     """A twice differentiable loss.
 
     A subclass gives `value`, `slope` (the first derivative), `second_derivative`, `conjugate` and
-    `inverse_subgradient`, and the class attributes `ends` and
-
-    inverse_smoothness : float
-        1 / L, with L the Lipschitz constant of the slope: the largest second derivative.
-
-    `dual` and `curvature` follow from these. With the smoothing width d and the multipliers v0, the maximising v is the
-    slope at the proximal point z, which solves  z + d slope(z) = r + d v0.
+    `inverse_subgradient`, and the class attributes `ends` and `inverse_curvature`. `dual` and `curvature` follow from
+    these. With the smoothing width d and the multipliers v0, the maximising v is the slope at the proximal point z,
+    which solves  z + d slope(z) = r + d v0.
     """
-
-    inverse_smoothness: ClassVar[float]
 
     def second_derivative(self, residual: Array) -> Array:
         """loss''(r), elementwise."""
         raise NotImplementedError
-
-    @property
-    def smoothing_width(self) -> Array:
-        """1 / max loss'', shape (q,)."""
-        return np.full(self.n_columns, self.inverse_smoothness)
 
     def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """slope(z) at the proximal point z, where  z + width (slope(z) - anchor) = r."""

@@ -117,7 +117,7 @@ class Logistic(Margin, Smooth):
     """Logistic loss  log(1 + exp(-m)),  the negative log-likelihood of logistic regression (natural logarithm)."""
 
     ends: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    inverse_smoothness: ClassVar[float] = 4.0
+    inverse_curvature: ClassVar[float] = 4.0
 
     def value(self, residual: Array) -> Array:
         """log(1 + exp(r - 1))."""

@@ -289,7 +289,7 @@ class LogCosh(Smooth):
     length_parameter: ClassVar[str] = "scale"
     relative_length: ClassVar[float] = 0.5
     ranges: ClassVar[dict[str, str]] = {"scale": "positive"}
-    inverse_smoothness: ClassVar[float] = 1.0
+    inverse_curvature: ClassVar[float] = 1.0
     scale: Parameter = 1.0
 
     def value(self, residual: Array) -> Array:

@@ -1,7 +1,7 @@
 """The objective F, its derivatives and its duality gap, as map-reduce sums over row blocks."""
 
+from quernel.objective.blocks import Curvature
 from quernel.objective.problem import (
-    Curvature,
     DualSums,
     InMemoryProblem,
     NotFiniteError,

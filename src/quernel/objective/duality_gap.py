@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from quernel.data import Block, BlockState, InMemoryDesign, RowStateLike, sum_tuples
 from quernel.losses import Loss
-from quernel.objective import DualSums, piecewise
-from quernel.objective.problem import Problem, require_finite, residuals, take_columns
+from quernel.objective import DualSums, blocks
+from quernel.objective.problem import Problem, require_finite, take_columns
 
 Array = NDArray[np.floating]
 
@@ -72,7 +72,7 @@ def _full_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Arra
     from quernel.objective.numba_kernels import phi_t_dual_by_sign
 
     loss, coef, intercept = args
-    residual = residuals(block, loss, coef, intercept)
+    residual = blocks.residuals(block, loss, coef, intercept)
     state["residual"], state["anchor"] = residual, loss.slope(residual)
     _, sign = loss.margin_transform(block.targets)
     weighted = (state["anchor"] * sign * block.share[:, None]).T
@@ -103,17 +103,16 @@ def _fenchel_gap_block(block: Block, state: BlockState, args: tuple[Loss, tuple[
     return (block.share @ (loss.value(residual) + loss.conjugate(dual) - dual * residual),)
 
 
-def dual_sides(problem: Problem, state: RowStateLike, name: str) -> tuple[Array, Array]:
-    """Sums (q,) of the positive and of the negative w s v / W, for the duals v of this name in the row state."""
-    positive, negative = problem.rows.map_rows(_dual_sides_block, state, (problem.loss, name), reduce=sum_tuples)
+def dual_sides(problem: Problem, state: RowStateLike) -> tuple[Array, Array]:
+    """Sums (q,) of the positive and of the negative w s v / W, for the duals v in the row state."""
+    positive, negative = problem.rows.map_rows(_dual_sides_block, state, problem.loss, reduce=sum_tuples)
     return positive, negative
 
 
-def _dual_sides_block(block: Block, state: BlockState, args: tuple[Loss, str]) -> tuple[Array, Array]:
+def _dual_sides_block(block: Block, state: BlockState, loss: Loss) -> tuple[Array, Array]:
     """The two sums over one block."""
-    loss, name = args
     _, sign = loss.margin_transform(block.targets)
-    signed = sign * state[name]
+    signed = sign * state["dual"]
     positive = block.share @ np.maximum(signed, 0)
     return positive, positive - block.share @ signed
 
@@ -467,8 +466,8 @@ def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array, ...]], co
 def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array, ...]:  # noqa: ARG001
     """Over one block: mean loss of a constant, and mean and mean square (inf if not needed) of |offset|, each (q,)."""
     loss, constant = args
-    if not loss.margin and piecewise.applies(loss, block):
-        return *piecewise.constant_loss(block, loss, constant), np.full(len(constant), np.inf)
+    if not loss.margin and blocks.is_compiled(loss, block):
+        return *blocks.constant_loss(block, loss, constant), np.full(len(constant), np.inf)
     sums, curved = np.zeros((3, len(constant))), loss.smoothing_width.any()
     for part, offset, sign in _offsets(block, loss):
         share, size = block.share[part], np.abs(np.broadcast_to(offset, block.targets[part].shape))

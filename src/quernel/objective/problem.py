@@ -42,9 +42,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.data import Block, BlockState, DesignMatrix, InMemoryDesign, RowStateLike, discard, sum_tuples
+from quernel.data import DesignMatrix, InMemoryDesign, RowStateLike, discard, sum_tuples
 from quernel.losses import Loss
-from quernel.objective import piecewise
+from quernel.objective import blocks
+from quernel.objective.blocks import Curvature
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -102,34 +103,6 @@ class DualSums:
     def take(self, columns: NDArray[np.intp]) -> DualSums:
         """The sums of some of the columns."""
         return take_columns(self, columns)
-
-
-@dataclass(frozen=True, eq=False)
-class Curvature:
-    """The Hessian sum_i h_i phi_i phi_i' of one column, in whichever form is smaller.
-
-    Attributes
-    ----------
-    surplus : array
-        h_i (r_i - r*_i), where r*_i is the residual at which the multiplier is a subgradient of the loss (0 for
-        two-piece losses): the change of the duals, from the multipliers, if the active rows were never clipped. Per row
-        (a,) with `rows`; otherwise its sums against (phi, 1), of shape (M + 1,).
-    rows, h : arrays of shape (a, M) and (a,), or None
-        Few active rows (a <= M): their features and weights.
-    gram, cross : arrays of shape (M, M) and (M,), or None
-        Many: sum h phi phi' / scale, of which solvers read the lower triangle, and sum h phi / scale.
-    total : float
-        Many: sum h / scale.
-    scale : float
-    """
-
-    surplus: Array
-    rows: Array | None = None
-    h: Array | None = None
-    gram: Array | None = None
-    cross: Array | None = None
-    total: float = 0.0
-    scale: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,23 +226,23 @@ class Problem:
         linear = np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) + self.screened.mean_dual * intercept
         return value + self.screened.constant - linear
 
-    # Each of the following maps one of the block functions below over the row blocks, and reduces the answers. Those
-    # that need the features use `map_reduce`, a pass over them; the others use `map_rows`, which reads row state only.
+    # Each of the following maps a block function over the row blocks, and reduces the answers. Those that need the
+    # features use `map_reduce`, a pass over them; the others use `map_rows`, which reads row state only.
 
     def set_coefficients(self, state: RowStateLike, coef: Array, intercept: Array) -> None:
         """Set the residuals to those of (coef, intercept); multipliers start at zero unless the state has some."""
-        require_finite(self.rows.map_reduce(_set_residuals, state, (self.loss, coef, intercept), reduce=np.max))
+        require_finite(self.rows.map_reduce(blocks.set_residuals, state, (self.loss, coef, intercept), reduce=np.max))
 
     def smoothed_gradient(self, state: RowStateLike, width: Array) -> DualSums:
         """Sums for the duals v that maximise the smoothed loss of width (q,): all that the gradient of F_d needs."""
         return self._add_screened(
-            self.rows.map_reduce(_smoothed_gradient_block, state, (self.loss, width), reduce=sum_tuples)
+            self.rows.map_reduce(blocks.smoothed_gradient, state, (self.loss, width), reduce=sum_tuples)
         )
 
     def multiplier_gradient(self, state: RowStateLike, shrink: tuple[Array, Array]) -> DualSums:
         """Sums for the multipliers as duals, the positive and the negative ones multiplied by these factors (q,)."""
         return self._add_screened(
-            self.rows.map_reduce(_multiplier_gradient_block, state, (self.loss, shrink), reduce=sum_tuples)
+            self.rows.map_reduce(blocks.multiplier_gradient, state, (self.loss, shrink), reduce=sum_tuples)
         )
 
     def _add_screened(self, sums: tuple[Array, ...]) -> DualSums:
@@ -289,22 +262,22 @@ class Problem:
         their Gram matrix.
         """
         args = self.loss, width, few & self.rows.returns_rows, anchored
-        return self.rows.map_reduce(_curvature_block, state, args, reduce=_reduce_curvatures)
+        return self.rows.map_reduce(blocks.curvature, state, args, reduce=blocks.reduce_curvatures)
 
-    def find_active(
-        self, state: RowStateLike, width: Array, anchored: NDArray[np.bool_]
-    ) -> list[piecewise.ActiveColumn]:
+    def find_active(self, state: RowStateLike, width: Array, anchored: NDArray[np.bool_]) -> list[blocks.ActiveColumn]:
         """The active rows of each column, as in `curvature`, among all rows: indices, weights h, and surplus."""
-        return self.rows.map_rows(_find_active_block, state, (self.loss, width, anchored), reduce=_concatenate_columns)
+        return self.rows.map_rows(
+            blocks.find_active, state, (self.loss, width, anchored), reduce=blocks.concatenate_active
+        )
 
     def set_direction(self, state: RowStateLike, coef: Array, intercept: Array) -> None:
         """Store the change of each row along the direction (coef, intercept), for the line search."""
-        self.rows.map_reduce(_set_direction_block, state, (self.loss, coef, intercept), reduce=discard)
+        self.rows.map_reduce(blocks.set_direction, state, (self.loss, coef, intercept), reduce=discard)
 
     def eval_along_direction(self, state: RowStateLike, width: Array, step: Array) -> tuple[Array, Array]:
         """First and second derivative of the smoothed mean loss along the direction, at step lengths (q,)."""
         slope, bend = self.rows.map_rows(
-            _eval_along_direction_block, state, (self.loss, width, step), reduce=sum_tuples
+            blocks.eval_along_direction, state, (self.loss, width, step), reduce=sum_tuples
         )
         return slope, bend
 
@@ -316,15 +289,15 @@ class Problem:
 
     def step(self, state: RowStateLike, step: Array) -> None:
         """Move the residuals by step lengths (q,) along the direction."""
-        self.rows.map_rows(_step_block, state, step, reduce=discard)
+        self.rows.map_rows(blocks.step, state, step, reduce=discard)
 
     def update_multipliers(self, state: RowStateLike, width: Array, columns: NDArray[np.bool_]) -> None:
         """The multiplier step z = v, in these columns (q,)."""
-        self.rows.map_rows(_update_multipliers_block, state, (self.loss, width, columns), reduce=discard)
+        self.rows.map_rows(blocks.update_multipliers, state, (self.loss, width, columns), reduce=discard)
 
     def center_intercept(self, state: RowStateLike, columns: NDArray[np.bool_]) -> Array:
         """Move the intercepts of these columns (q,) to the middle of their optimal interval; return the shifts (q,)."""
-        below, above = self.rows.map_rows(_intercept_interval_block, state, self.loss, reduce=_intersect)
+        below, above = self.rows.map_rows(blocks.intercept_interval, state, self.loss, reduce=blocks.intersect)
         free = columns & np.isfinite(below) & np.isfinite(above)
         shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
         self.shift_intercept(state, shift)
@@ -354,212 +327,17 @@ class Problem:
 
     def shift_intercept(self, state: RowStateLike, shift: Array) -> None:
         """Move the residuals of the state to intercepts larger by `shift` (q,)."""
-        self.rows.map_rows(_shift_intercept_block, state, (self.loss, shift), reduce=discard)
+        self.rows.map_rows(blocks.shift_intercept, state, (self.loss, shift), reduce=discard)
 
     def set_multipliers(self, state: RowStateLike, dual: Array) -> None:
         """Set the multipliers of all rows of a column to the same dual (q,)."""
-        self.rows.map_rows(_set_multipliers_block, state, dual, reduce=discard)
+        self.rows.map_rows(blocks.set_multipliers, state, dual, reduce=discard)
 
 
 class InMemoryProblem(Problem):
     """A problem whose rows are arrays in this process, such as a sample: they can be indexed, their state collected."""
 
     rows: InMemoryDesign
-
-
-def _predict(block: Block, coef: Array, intercept: Array) -> Array:
-    """Phi u + b with contiguous columns, because later steps work column by column."""
-    prediction = (coef.T @ block.features.T).T
-    prediction += intercept
-    return prediction
-
-
-def residuals(block: Block, loss: Loss, coef: Array, intercept: Array) -> Array:
-    """offset - sign (Phi u + b), with contiguous columns."""
-    prediction = _predict(block, coef, intercept)
-    offset, sign = loss.margin_transform(block.targets)
-    prediction *= sign
-    return np.subtract(offset, prediction, out=prediction)
-
-
-def _set_residuals(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> float:
-    """Set the residuals; return the largest absolute one, which shows a NaN or infinity."""
-    state["residual"] = residuals(block, *args)
-    if "anchor" not in state:
-        state["anchor"] = np.zeros_like(state["residual"])
-    return float(np.abs(state["residual"]).max(initial=0))
-
-
-def _smoothed_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array, ...]:
-    """The fields of `DualSums` over one block, for the duals of the smoothed loss."""
-    loss, width = args
-    if piecewise.applies(loss, block):
-        return piecewise.smoothed_gradient(block, state, loss, width)
-    dual, curvature = loss.smooth(state["residual"], state["anchor"], width)
-    return (*_dual_sums(block, loss, state["residual"], dual), np.count_nonzero(curvature, axis=0))
-
-
-def _multiplier_gradient_block(
-    block: Block, state: BlockState, args: tuple[Loss, tuple[Array, Array]]
-) -> tuple[Array, ...]:
-    """The fields of `DualSums` over one block, for the multipliers as duals."""
-    loss, (positive, negative) = args
-    anchor = state["anchor"]
-    _, sign = loss.margin_transform(block.targets)
-    dual = np.where(sign * anchor > 0, positive, negative) * anchor
-    return (*_dual_sums(block, loss, state["residual"], dual), np.zeros(dual.shape[1]))
-
-
-def _dual_sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array, ...]:
-    """The fields of `DualSums` except the last, over one block."""
-    value, conjugate = loss.value(residual), loss.conjugate(dual)
-    _, sign = loss.margin_transform(block.targets)
-    weighted = dual * block.share[:, None] * sign
-    mean_dual = weighted.sum(axis=0)
-    positive = np.maximum(weighted, 0).sum(axis=0)
-    conjugate += value
-    conjugate -= dual * residual
-    return (
-        (weighted.T @ block.features).T,
-        mean_dual,
-        positive,
-        positive - mean_dual,
-        block.share @ value,
-        block.share @ conjugate,
-    )
-
-
-def _curvature_block(
-    block: Block, state: BlockState, args: tuple[Loss, Array, NDArray[np.bool_], NDArray[np.bool_]]
-) -> list[Curvature]:
-    """Block function: the Hessian of every column over one block."""
-    loss, width, few, anchored = args
-    answers = []
-    for k, (active, weight, surplus) in enumerate(_find_active(block, state, loss, width, anchored)):
-        rows = block.features[active].astype(float, copy=False)
-        if few[k]:
-            answers.append(Curvature(surplus, rows=rows, h=weight))
-        else:
-            cross, surplus = weight @ rows, np.append(surplus @ rows, surplus.sum())
-            rows *= np.sqrt(weight)[:, None]
-            answers.append(Curvature(surplus, gram=rows.T @ rows, cross=cross, total=float(weight.sum())))
-    return answers
-
-
-def _find_active(
-    block: Block, state: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
-) -> list[piecewise.ActiveColumn]:
-    """The active rows of each column, their weights h, and their surplus h (r - r*) with the row's sign."""
-    if piecewise.applies(loss, block):
-        return piecewise.find_active(block, state, loss, width, anchored)
-    residual, anchor = state["residual"], state["anchor"]
-    at_multiplier = loss.inverse_subgradient(anchor)
-    at = np.where(anchored, at_multiplier, residual) if anchored.any() else residual
-    h = loss.curvature(at, anchor, width) * block.share[:, None]
-    _, sign = loss.margin_transform(block.targets)
-    signed_surplus = sign * (residual - at_multiplier)
-    rows = [np.flatnonzero(h[:, k]) for k in range(len(width))]
-    return [(active, h[active, k], h[active, k] * signed_surplus[active, k]) for k, active in enumerate(rows)]
-
-
-def _find_active_block(
-    block: Block, state: BlockState, args: tuple[Loss, Array, NDArray[np.bool_]]
-) -> list[piecewise.ActiveColumn]:
-    """Block function: the same, by indices among all rows."""
-    return [(block.start + active, h, surplus) for active, h, surplus in _find_active(block, state, *args)]
-
-
-def _concatenate_columns(answers: list[list[piecewise.ActiveColumn]]) -> list[piecewise.ActiveColumn]:
-    """Reduce step: the active rows of every column over all blocks."""
-    index, h, surplus = (
-        [np.concatenate(parts) for parts in zip(*([column[j] for column in answer] for answer in answers), strict=True)]
-        for j in range(3)
-    )
-    return list(zip(index, h, surplus, strict=True))
-
-
-def _reduce_curvatures(answers: list[list[Curvature]]) -> list[Curvature]:
-    """Reduce step: every column's Hessian over all blocks."""
-    return [_reduce_column(list(parts)) for parts in zip(*answers, strict=True)]
-
-
-def _reduce_column(parts: list[Curvature]) -> Curvature:
-    """One column's Hessian from those of its blocks: rows concatenated, or Gram matrices added."""
-    if parts[0].gram is None:
-        return Curvature(
-            surplus=np.concatenate([part.surplus for part in parts]),
-            rows=np.concatenate([part.rows for part in parts if part.rows is not None]),
-            h=np.concatenate([part.h for part in parts if part.h is not None]),
-        )
-    sums = sum_tuples([(part.surplus, part.gram, part.cross, part.total) for part in parts])
-    return Curvature(sums[0], gram=sums[1], cross=sums[2], total=sums[3])
-
-
-def _set_direction_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> None:
-    """Store s_i (phi_i'x + z) of the direction (x, z): the residual changes by minus this per unit step."""
-    loss, coef, intercept = args
-    _, sign = loss.margin_transform(block.targets)
-    state["change"] = _predict(block, coef, intercept) * sign
-
-
-def _eval_along_direction_block(
-    block: Block, state: BlockState, args: tuple[Loss, Array, Array]
-) -> tuple[Array, Array]:
-    """First and second derivative of the smoothed mean loss at r - step change."""
-    loss, width, step = args
-    if piecewise.applies(loss, block):
-        return piecewise.eval_along_direction(block, state, loss, width, step)
-    change, residual = state["change"], step * state["change"]
-    np.subtract(state["residual"], residual, out=residual)
-    dual, curvature = loss.smooth(residual, state["anchor"], width)
-    dual *= change
-    curvature *= change
-    curvature *= change
-    return -(block.share @ dual), block.share @ curvature
-
-
-def _step_block(block: Block, state: BlockState, step: Array) -> None:  # noqa: ARG001
-    """r = r - step change."""
-    state["residual"] -= step * state["change"]
-
-
-def _set_multipliers_block(block: Block, state: BlockState, dual: Array) -> None:
-    """The same multiplier for all rows of a column."""
-    state["anchor"] = np.tile(dual[:, None], len(block.share)).T
-
-
-def _update_multipliers_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> None:  # noqa: ARG001
-    """z = v, in the given columns."""
-    loss, width, columns = args
-    dual = loss.dual(state["residual"], state["anchor"], width)
-    state["anchor"] = dual if columns.all() else np.where(columns, dual, state["anchor"])
-
-
-def _intercept_interval_block(block: Block, state: BlockState, loss: Loss) -> tuple[Array, Array]:
-    """Range of intercept shifts for which every row's dual stays a subgradient of its loss."""
-    low, high = loss.subgradient_interval(state["residual"], state["anchor"])
-    _, sign = loss.margin_transform(block.targets)
-    has_weight, low, high = (
-        block.share[:, None] > 0,
-        np.minimum(sign * low, sign * high),
-        np.maximum(sign * low, sign * high),
-    )
-    return np.max(low, axis=0, initial=-np.inf, where=has_weight), np.min(
-        high, axis=0, initial=np.inf, where=has_weight
-    )
-
-
-def _intersect(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Reduce step: the intersection of the blocks' intervals."""
-    below, above = zip(*answers, strict=True)
-    return np.max(below, axis=0), np.min(above, axis=0)
-
-
-def _shift_intercept_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> None:
-    """Residuals after the intercepts moved by `shift` (q,)."""
-    loss, shift = args
-    _, sign = loss.margin_transform(block.targets)
-    state["residual"] -= sign * shift
 
 
 # Splits a float64 into halves of 26 bits (Dekker 1971).

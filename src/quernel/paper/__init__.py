@@ -13,11 +13,10 @@ What experiments share: `holdout_fit` is the paper's tuning, `simulated` its sim
 
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions
 from quernel.paper.learning_rate import LEARNING_RATE
-from quernel.paper.leverage_constant import LEVERAGE_CONSTANT
 from quernel.paper.motivation import COST, HEAVY_TAILS, PRICES
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
 from quernel.paper.sample_size import SAMPLE_SIZE
-from quernel.paper.sampling import FEATURE_COUNT, SAMPLING
+from quernel.paper.sampling import FEATURE_COUNT, LEVERAGE_CONSTANT, SAMPLING
 from quernel.paper.spline_curves import FITTED_CURVES, TRUE_CURVES
 from quernel.paper.stated_formulas import EXPONENTS, METHODS_TABLE
 from quernel.paper.theorems import DECOMPOSITION, LIPSCHITZ

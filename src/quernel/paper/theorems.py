@@ -265,14 +265,13 @@ def measure_lipschitz(task: Task, rng: np.random.Generator) -> list[Row]:
     return [{**task, "alpha": alpha, "excess": design.law.excess_risk(f, function), "squared": squared}]
 
 
-def estimate_convexity(
-    design: Design, *, distance: float = 0.05, points: int = 200, labels: int = 100
-) -> theory.LocalConvexity:
+def estimate_convexity(design: Design) -> theory.LocalConvexity:
     """Constants of local strong convexity (`ass7`) at f' = (1 - t) f*, shrunk as by a ridge penalty, along f*.
 
-    The law is represented by a grid of `points` x, each with so many `labels` in proportion to their probabilities;
-    `distance` is |f' - f*|.
+    The law is represented by a grid of points x, each with labels in proportion to their probabilities; `distance` is
+    |f' - f*|.
     """
+    distance, points, labels = 0.05, 200, 100
     x, levels = simulated.midpoints(points), simulated.midpoints(labels)[:, 0]
     function = np.repeat(design.function(x), labels)
     y = np.where(np.tile(levels, points) < design.law.probability(function), 1.0, -1.0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quernel.estimators import KernelQuantileRegressor
 from quernel.plots.calibration import binomial_band
 from quernel.plots.fans import pair_levels
-from quernel.report.evaluation import Evaluation, Interval
+from quernel.report.evaluation import LINEAR, Evaluation, Interval
 from quernel.report.formatting import (
     format_amount,
     format_count,
@@ -102,7 +102,7 @@ def _remedy(evaluation: Evaluation, best: str) -> str:
     """Return what to try where this baseline is better than the model."""
     if best == next(iter(evaluation.baselines)):
         return TRY_CONSTANT
-    if best.startswith("Linear"):
+    if best == LINEAR:
         return TRY_LINEAR
     return TRY_FORESTS if isinstance(evaluation.model.model, KernelQuantileRegressor) else TRY_ROUGHER
 

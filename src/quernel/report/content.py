@@ -147,7 +147,23 @@ def compute_page(
     sample: RowSample | None = None,
     kernel_gap: KernelGap | None = None,
 ) -> Page:
-    """Compute the numbers of the report; arguments as in `report_page`."""
+    """Compute the numbers of the report.
+
+    Parameters
+    ----------
+    model : TableModel
+        The saved model.
+    table : Arrow table
+        The data; `evaluation.rows` are positions among its rows with a target.
+    evaluation : Evaluation
+        Evaluation of the model, or of the same kind of model fitted to fewer rows.
+    data, model_file : str
+        Names of the data file and the model file.
+    sample : RowSample or None
+        The random sample that `table` is, if it is one.
+    kernel_gap : KernelGap or None
+        Bounds on what random features cost compared with the exact kernel, if computed.
+    """
     target = read_numbers(table, model.target)
     positions = np.flatnonzero(np.isfinite(target))
     with_target = table.filter(np.isfinite(target))

@@ -54,6 +54,8 @@ class EvaluationOptions:
 
 
 OPTIONS = EvaluationOptions()
+# Name of the linear baseline.
+LINEAR = "Linear quantile regression"
 
 
 def predict_unconditional(_: Array, y: Array, X_new: Array, levels: Array) -> Array:
@@ -95,7 +97,7 @@ def find_baselines() -> dict[str, Baseline]:
     """Return the baselines by name; boosting is that of LightGBM where it is installed, else that of scikit-learn."""
     found: dict[str, Baseline] = {
         "Same quantiles for every row": predict_unconditional,
-        "Linear quantile regression": predict_linear,
+        LINEAR: predict_linear,
     }
     if importlib.util.find_spec("lightgbm") is not None:
         found[f"LightGBM ({OPTIONS.n_trees} trees, not tuned)"] = predict_lightgbm

@@ -47,8 +47,6 @@ from quernel.report.formatting import (
 )
 from quernel.report.reliability import render_coverage, render_groups, render_periods
 from quernel.tables.columns import Column
-from quernel.tables.training_data import RowSample
-from quernel.theory import KernelGap
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,30 +71,9 @@ def report_page(
     *,
     data: str,
     model_file: str,
-    sample: RowSample | None = None,
-    kernel_gap: KernelGap | None = None,
 ) -> str:
-    """Return the report on a model as HTML.
-
-    Parameters
-    ----------
-    model : TableModel
-        The saved model.
-    table : Arrow table
-        The data; `evaluation.rows` are positions among its rows with a target.
-    evaluation : Evaluation
-        Evaluation of the model, or of the same kind of model fitted to fewer rows.
-    data, model_file : str
-        Names of the data file and the model file.
-    sample : RowSample or None
-        The random sample that `table` is, if it is one.
-    kernel_gap : KernelGap or None
-        Bounds on what random features cost compared with the exact kernel, if computed.
-    """
-    page = compute_page(
-        model, table, evaluation, data=data, model_file=model_file, sample=sample, kernel_gap=kernel_gap
-    )
-    return render_page(page)
+    """Return the report on a model as HTML; arguments as in `compute_page`."""
+    return render_page(compute_page(model, table, evaluation, data=data, model_file=model_file))
 
 
 def render_page(page: Page) -> str:

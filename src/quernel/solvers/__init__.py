@@ -14,7 +14,9 @@ from quernel.solvers.result import Result, Solver, Status
 from quernel.solvers.screening import solve as screened_newton
 
 SOLVERS: dict[str, Solver] = {
-    "newton": Solver(screened_newton, warm_starts=True, out_of_core=True, float32=True, polishes=True),
+    "newton": Solver(
+        screened_newton, warm_starts=True, out_of_core=True, float32=True, polishes=True, second_order=True
+    ),
     "admm": Solver(admm.solve),
 }
 MULTINOMIAL = Solver(multinomial.solve)

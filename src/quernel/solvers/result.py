@@ -238,6 +238,9 @@ class Solver:
         Whether it works on float32 features.
     polishes : bool
         Whether it continues small problems below `tol` down to rounding error, unless `polish=False`.
+    second_order : bool
+        Whether it takes Newton steps on active rows: few passes over the rows, each level with Hessians of its own. If
+        not, its cost is that of hundreds of passes after one factorization (`tuning.cost`).
     """
 
     solve: Callable[..., Result]
@@ -245,6 +248,7 @@ class Solver:
     out_of_core: bool = False
     float32: bool = False
     polishes: bool = False
+    second_order: bool = False
 
     def __call__(
         self,

@@ -238,7 +238,7 @@ class Method:
 
     def _check(self, r: float, gamma: float, compatibility: float = 1.0) -> None:
         """ValueError if the method's conditions fail."""
-        wrong = [text for text in violations(r, gamma, compatibility, joint=False) if text.startswith("compat")]
+        wrong = violations(1, 1, compatibility)  # of the compatibility alone; `covers` is about the others
         if wrong or not self.covers(r, gamma):
             reason = "; ".join(wrong) or f"it asks for {self.conditions}; got r={r!r}, gamma={gamma!r}"
             raise ValueError(f"{self.name} ({self.source}) says nothing here: {reason}.")

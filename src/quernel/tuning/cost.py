@@ -165,7 +165,7 @@ def estimate_cost(
         memory = held + row_bytes(n, n_levels)
         peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
         operations = _operations(n, d, M, n_levels, solver, stored, linear)
-        if landmarks and SOLVERS[solver].out_of_core and stored and n < LandmarkCost.screened_from * M:
+        if landmarks and SOLVERS[solver].second_order and stored and n < LandmarkCost.screened_from * M:
             operations = _landmark_operations(n, d, min(n, M), n_levels)
         choosing = _learning_seconds(n, d, n_levels) if learned else 0.0
         seconds = operations / (threads * _speed()) + OVERHEAD + choosing
@@ -180,7 +180,7 @@ def _block(n: int, M: int) -> int:
 def _copies(n: int, M: int, q: int, solver: str, stored: bool) -> float:
     """Bytes of the features that a solver copies, and of its M x M matrices."""
     square = min(n, M) ** 2
-    if not SOLVERS[solver].out_of_core:
+    if not SOLVERS[solver].second_order:
         return NUMBER * (n * M + 2 * square)
     active = ACTIVE_COPIES * q * min(n, ACTIVE_ROWS * M) * M
     screened = SCREENED_SHARE * n * M * (1 if stored else q) if n >= SCREENED_FROM * M else 0
@@ -192,7 +192,7 @@ def _operations(n: int, d: int, M: int, q: int, solver: str, stored: bool, linea
     levels = 1 + NEXT_LEVEL * (q - 1)
     make = 0 if linear else COSINE + 2 * d
     small = min(n, M)
-    if not SOLVERS[solver].out_of_core:  # a method of first order
+    if not SOLVERS[solver].second_order:
         return n * M * (make + ADMM_SWEEPS * TOUCH * levels) + 2 * n * M * small + 10 * small**3
     sweeps = FEWEST_SWEEPS + MORE_SWEEPS * min(1.0, SCREENED_FROM * M / n)
     return n * M * (make * (1 if stored else sweeps) + sweeps * TOUCH * levels) + 2 * HESSIANS * q * small**2 * M

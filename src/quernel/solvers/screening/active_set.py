@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from quernel.data import Block, BlockState, RowStateLike, sum_tuples
 from quernel.losses import Loss
 from quernel.objective import InMemoryProblem, Problem, ScreenedRows, require_finite
-from quernel.objective.piecewise import SegmentedFit, off_segment_rows, shares_target, signed_targets
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -207,16 +206,16 @@ def _screen_block(
     residual, dual, (active, off_segment) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
     phi_t_dual, active_phi_t_dual = np.zeros((2, *coef.T.shape))
     mean_dual, active_mean_dual, constant, value = np.zeros((4, q))
-    features, (offset, sign) = np.ascontiguousarray(block.features), signed_targets(block, loss)
-    fit = SegmentedFit.from_fit(coef, intercept, loss)
+    features, (offset, sign) = np.ascontiguousarray(block.features), _signed_targets(block, loss)
+    fit = _SegmentedFit.from_fit(coef, intercept, loss)
     found = residual, dual, active, phi_t_dual, active_phi_t_dual, mean_dual, active_mean_dual, constant, value
-    if q >= JOINT_SUMS_FROM and shares_target(loss, block, fit):
+    if q >= JOINT_SUMS_FROM and _shares_target(loss, block, fit):
         screen_rows_together(features, offset, block.share, *fit, band, *found)
     else:
         screen_rows(features, offset, sign, block.share, *fit, band, *found)
     state.update(residual=residual.T, dual=dual.T, active=active.T, off_segment=off_segment.T)
     rows = _collect_active(block, loss, active, storage)
-    value += off_segment_rows(block, loss, residual, dual, active)[0]
+    value += _off_segment_rows(block, loss, residual, dual, active)[0]
     sums = value, phi_t_dual.T, mean_dual, constant, active_phi_t_dual.T, active_mean_dual
     return (*sums, *_summarize(loss, rows)), rows
 
@@ -243,9 +242,9 @@ def _tighten_block(
     active |= all_rows
     phi_t_dual, active_phi_t_dual = np.zeros((2, *coef.T.shape))
     mean_dual, active_mean_dual, constant = np.zeros((3, len(intercept)))
-    fit = SegmentedFit.from_fit(coef, intercept, loss)
+    fit = _SegmentedFit.from_fit(coef, intercept, loss)
     screen_active_rows(
-        np.ascontiguousarray(block.features), *signed_targets(block, loss), block.share, *fit, *bands, residual, dual,
+        np.ascontiguousarray(block.features), *_signed_targets(block, loss), block.share, *fit, *bands, residual, dual,
         active, phi_t_dual, active_phi_t_dual, mean_dual, active_mean_dual, constant,
     )  # fmt: skip
     rows = _collect_active(block, loss, active, storage)
@@ -392,12 +391,12 @@ def _check_block(
         state["dual"][index - block.start, k] = new
     residual, dual, active, off_segment = (state[name].T for name in ("residual", "dual", "active", "off_segment"))
     phi_t_dual, (mean_dual, on_segment_loss, worst_violation) = np.zeros(coef.T.shape), np.zeros((3, len(dual)))
-    fit = SegmentedFit.from_fit(coef, intercept, loss)
+    fit = _SegmentedFit.from_fit(coef, intercept, loss)
     verify_rows(
-        np.ascontiguousarray(block.features), *signed_targets(block, loss), block.share, *fit,
+        np.ascontiguousarray(block.features), *_signed_targets(block, loss), block.share, *fit,
         dual, active, residual, off_segment, phi_t_dual, mean_dual, on_segment_loss, worst_violation,
     )  # fmt: skip
-    off_segment_loss, fenchel_gap = off_segment_rows(block, loss, residual, dual, off_segment)
+    off_segment_loss, fenchel_gap = _off_segment_rows(block, loss, residual, dual, off_segment)
     return on_segment_loss + off_segment_loss, fenchel_gap, phi_t_dual.T, mean_dual, worst_violation
 
 
@@ -429,4 +428,55 @@ def _recheck_block(
         weighted = block.share[moved] * change[change != 0] * sign
         phi_t_dual[:, k] += weighted @ block.features[moved]
         mean_dual[k] += weighted.sum()
-    return off_segment_rows(block, loss, residual, dual, active | off_segment)[1], phi_t_dual, mean_dual
+    return _off_segment_rows(block, loss, residual, dual, active | off_segment)[1], phi_t_dual, mean_dual
+
+
+class _SegmentedFit(NamedTuple):
+    """A fit and the segments of its loss.
+
+    coef (q, M), intercept (q,); knots (q, K), and between them slopes v (q, K + 1) with offsets conjugate(v), so that
+    the loss is v r - conjugate(v) there; nan where it is curved.
+    """
+
+    coef: Array
+    intercept: Array
+    knots: Array
+    slopes: Array
+    offsets: Array
+
+    @classmethod
+    def from_fit(cls, coef: Array, intercept: Array, loss: Loss) -> _SegmentedFit:
+        """From coefficients of shape (M, q)."""
+        knots, slopes = loss.segments
+        return cls(np.ascontiguousarray(coef.T), intercept, knots, slopes, loss.conjugate(slopes.T).T.copy())
+
+
+def _off_segment_rows(block: Block, loss: Loss, residual: Array, dual: Array, off_segment: Mask) -> tuple[Array, Array]:
+    """Mean loss and mean Fenchel gap loss + conjugate(v) - v r of the marked rows (q, m), off their dual's segment.
+
+    Both of shape (q,). On its segment a row has no Fenchel gap, and its loss is summed by the compiled passes. The rows
+    here are few, and need not lie on lines: `loss` itself is evaluated, curved pieces included.
+    """
+    total, fenchel_gap = np.empty((2, len(residual)))
+    for k in range(len(residual)):
+        rows, one = np.flatnonzero(off_segment[k]), loss.take(np.array([k]))
+        r, v = residual[k, rows, None], dual[k, rows, None]
+        value = one.value(r)
+        total[k] = block.share[rows] @ value[:, 0]
+        fenchel_gap[k] = block.share[rows] @ (value + one.conjugate(v) - v * r)[:, 0]
+    return total, fenchel_gap
+
+
+def _signed_targets(block: Block, loss: Loss) -> tuple[Array, Array]:
+    """Offset and sign of `Loss.margin_transform` for every row and column, each of shape (q, m)."""
+    shape = (len(block.share), len(loss.domain[0]))
+    offset, sign = loss.margin_transform(block.targets)
+    return np.broadcast_to(offset, shape).T, np.broadcast_to(sign, shape).T
+
+
+def _shares_target(loss: Loss, block: Block, fit: _SegmentedFit) -> bool:
+    """Whether all columns share one target and have two-segment losses, as quantile levels do.
+
+    Then `screen_rows_together` adds the features of a row once instead of once per level.
+    """
+    return not loss.margin and block.target.ndim == 1 and fit.knots.shape[1] == 1 and not np.isnan(fit.slopes).any()

@@ -271,7 +271,7 @@ class _Rounds:
         problem, screened, ones = self.problem, self.fit.screened, np.ones(self.problem.n_columns)
         mean_dual = screened.mean_dual + check.mean_dual
         sums = GapSums(check.fenchel_gap, screened.phi_t_dual + check.phi_t_dual, mean_dual)
-        sides = dual_sides(problem, self.state, "dual") if problem.fit_intercept else (ones, ones)
+        sides = dual_sides(problem, self.state) if problem.fit_intercept else (ones, ones)
         gap, error = bound_gap(problem, self.null, (coef, intercept), objective, sums, sides)
         balanced_enough = (np.abs(mean_dual) <= OPTIONS.rounding) | (not problem.fit_intercept)
         return np.where(balanced_enough, gap, np.inf), error

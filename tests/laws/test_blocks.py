@@ -5,7 +5,7 @@ import pytest
 
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import LOSSES, Absolute, Hinge, Pinball
-from quernel.objective import Problem, piecewise
+from quernel.objective import Problem, blocks
 
 N, M = 3000, 7
 TWO_PIECE = {"pinball": Pinball([0.1, 0.5, 0.97]), "absolute": Absolute(n_columns=2), "hinge": Hinge(n_columns=2)}
@@ -53,9 +53,9 @@ def steps(problem, state, width):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", TWO_PIECE)
 def test_compiled_steps_are_the_plain_ones(name, weighted, monkeypatch):
-    monkeypatch.setattr(piecewise, "COMPILED_ROWS", N + 1)
+    monkeypatch.setattr(blocks, "COMPILED_ROWS", N + 1)
     plain = steps(*make(TWO_PIECE[name], weighted))
-    monkeypatch.setattr(piecewise, "COMPILED_ROWS", 0)
+    monkeypatch.setattr(blocks, "COMPILED_ROWS", 0)
     compiled = steps(*make(TWO_PIECE[name], weighted))
     assert len(plain) == len(compiled)
     for ours, theirs in zip(compiled, plain, strict=True):
@@ -63,7 +63,7 @@ def test_compiled_steps_are_the_plain_ones(name, weighted, monkeypatch):
 
 
 def test_the_comparison_would_see_a_wrong_step(monkeypatch):
-    monkeypatch.setattr(piecewise, "COMPILED_ROWS", 0)
+    monkeypatch.setattr(blocks, "COMPILED_ROWS", 0)
     problem, state, width = make(TWO_PIECE["pinball"], False)
     right, (again, remembered, _) = steps(problem, state, width), make(TWO_PIECE["pinball"], False)
     wrong = steps(again, remembered, 1.001 * width)
@@ -73,7 +73,7 @@ def test_the_comparison_would_see_a_wrong_step(monkeypatch):
 @pytest.mark.parametrize("share", [0.0, 1.0])  # never and always from the last phi_t_dual
 def test_a_gradient_updated_by_what_changed_is_the_gradient(share, monkeypatch):
     problem, state, width = make(TWO_PIECE["pinball"], True)
-    monkeypatch.setattr(piecewise, "FEW_CHANGED", share)
+    monkeypatch.setattr(blocks, "FEW_CHANGED", share)
     first = problem.smoothed_gradient(state, width).phi_t_dual
     problem.step(state, np.full(3, 0.02))
     second = problem.smoothed_gradient(state, width).phi_t_dual
