@@ -102,23 +102,20 @@ class ParquetTable:
             with explain_errors(label), pq.ParquetFile(path, **options) as file:
                 check_stamp(path, self.stamps[path])
                 for number, some in groupby(inside, key=lambda one: one.group):
-                    wanted, start = {one.start: one for one in some}, 0
-                    with explain_errors(str(next(iter(wanted.values())))):
-                        for batch in file.iter_batches(size, [number], schema.names, use_threads=False):
-                            if found := wanted.pop(start, None):
-                                yield found, cast_batch(batch, schema)
-                            if not wanted:
-                                break
-                            start += len(batch)
+                    wanted = {one.start: one for one in some}
+                    with explain_errors(f"{label}, row group {number}"):
+                        found = file.iter_batches(size, [number], schema.names, use_threads=False)
+                        for start, batch in zip(range(0, max(wanted) + 1, size), found, strict=False):
+                            if start in wanted:
+                                yield wanted[start], cast_batch(batch, schema)
                 check_stamp(path, self.stamps[path])
 
     def read(self, columns: Names | None = None, chosen: Mask | None = None) -> pa.Table:
         """Read rows, all or those of a mask (n,), of these columns (None: all) as an Arrow table."""
         names = self.schema.names if columns is None else columns
-        parts = [self.schema.empty_table().select(names)]
-        for batch, table in self.iter_batches(names):
-            parts.append(table if chosen is None else table.filter(pa.array(chosen[batch.rows])))
-        return pa.concat_tables(parts)
+        batches = self.iter_batches(names)
+        parts = (table if chosen is None else table.filter(pa.array(chosen[batch.rows])) for batch, table in batches)
+        return pa.concat_tables([self.schema.empty_table().select(names), *parts])
 
 
 def open_parquet(
@@ -234,8 +231,7 @@ class TableRows(ABC):
         self.table, self.inputs, self.target, self.weight, self.weighted = table, inputs, target, weight, bool(weight)
         self.labels = [f"column {name!r}" for name in (*encoded, target, weight)]
         self.n_columns, self.size = len(encoded), count_block_rows(len(encoded))
-        batches = [(batch, used[batch.rows]) for batch in table.split(self.size)]
-        self.blocks = [(batch, mask) for batch, mask in batches if mask.any()]
+        self.blocks = [(batch, mask) for batch in table.split(self.size) if (mask := used[batch.rows]).any()]
         ends = np.cumsum([0, *(np.count_nonzero(mask) for _, mask in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows: int = ends[-1]

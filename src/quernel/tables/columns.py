@@ -173,8 +173,8 @@ class NumericColumn:
             values = np.where(np.isin(values, markers.numbers), np.nan, values)
         return np.where(np.isfinite(values), values, np.nan) if finite else values
 
-    def encode(self, values: Values) -> Array:
-        """Return shape (n, number of names)."""
+    def encode(self, values: Values, folds: NDArray[np.intp] | None = None) -> Array:  # noqa: ARG002
+        """Return shape (n, number of names); folds make no difference to numbers."""
         missing = np.isnan(values)
         filled = np.where(missing, self.fill, values) - self.start
         angles = [2 * np.pi / CYCLES[cycle] * filled for cycle in self.cycles]
@@ -295,15 +295,11 @@ def shrink_means(sums: Array) -> Array:
     over the variance between them (empirical Bayes, with moment estimates of both).
     """
     weight, totals, squares = sums[:, 0], *np.split(sums[:, 1:].T, 2)
-    seen, total = weight > 0, weight.sum()
-    means = np.empty(totals.shape)
-    for k, (by_category, square) in enumerate(zip(totals, squares, strict=True)):
-        overall = by_category.sum() / total
-        own = by_category[seen] / weight[seen]
-        spread = max(square.sum() / total - overall**2, 0.0)
-        within = max((square[seen] - weight[seen] * own**2).sum(), 0.0) / max(total - seen.sum(), 1.0)
-        between = weight[seen] @ (own - overall) ** 2 / total - within * seen.sum() / total
-        shrinkage = within / max(between, 1e-6 * spread, 1e-300)
-        means[k] = (by_category + shrinkage * overall) / (weight + shrinkage) if within else overall
-        means[k, seen] = means[k, seen] if within else own
-    return means
+    n_seen, total = np.sum(weight > 0), weight.sum()
+    overall = totals.sum(axis=1, keepdims=True) / total
+    own = np.divide(totals, weight, out=overall.repeat(len(weight), axis=1), where=weight > 0)
+    spread = np.maximum(squares.sum(axis=1) / total - overall[:, 0] ** 2, 0)
+    within = np.maximum((squares - weight * own**2).sum(axis=1), 0) / max(total - n_seen, 1)
+    between = (own - overall) ** 2 @ weight / total - within * n_seen / total
+    shrinkage = (within / np.maximum(between, np.maximum(1e-6 * spread, 1e-300)))[:, None]
+    return np.where(shrinkage > 0, (totals + shrinkage * overall) / np.maximum(weight + shrinkage, 1e-300), own)

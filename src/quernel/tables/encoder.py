@@ -148,10 +148,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             frame = Frame(known, lambda name: get(given[name]), frame.n_rows)
         self.check_frame(frame)
         folds = None if first_row is None else row_folds(np.arange(frame.n_rows) + first_row)
-        blocks, markers = list[Array](), self.markers
-        for column in self.columns_:
-            values = column.read(frame.get(column.name), markers)
-            blocks.append(column.encode(values, folds) if isinstance(column, TextColumn) else column.encode(values))
+        markers = self.markers
+        blocks = [column.encode(column.read(frame.get(column.name), markers), folds) for column in self.columns_]
         return np.concatenate(blocks, axis=1)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
@@ -209,9 +207,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     ) -> tuple[Column | str, list[str]]:
         """Choose the encoding of a column and learn it; return it, or the reason to leave it out, and notes."""
         entries, markers = frame.get(name), self.markers
-        categorical = name in self.categorical
         column, remarks = choose_encoding(
-            name, entries, markers, categorical=categorical, keep=keep, has_target=targets is not None
+            name, entries, markers, categorical=name in self.categorical, keep=keep, has_target=targets is not None
         )
         if isinstance(column, str):
             sentence = f"Column {name!r} is left out: {'. It '.join([column, *remarks])}."
