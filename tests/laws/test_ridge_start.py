@@ -10,7 +10,7 @@ from quernel.losses import Absolute, Pinball, Squared
 from quernel.objective import Problem
 from quernel.solvers import newton
 from quernel.solvers.linear_system import ActiveGram
-from quernel.solvers.screening.sampling import ridge_start
+from quernel.solvers.newton import ridge_start
 
 
 def problem_of(loss, *, n=6000, M=400, alpha=1e-5, weighted=False, fit_intercept=True):

@@ -73,12 +73,12 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         Quantile levels, strictly between 0 and 1. With a float, `predict` returns shape (n,); with a sequence of q
         levels, (n, q), also if q is 1.
     kernel : str or object of `quernel.kernels`, default="auto"
-        "auto" is "gaussian" or, with ``bandwidth="learned"``, the mean of "gaussian" and "laplacian", unless the
-        Gaussian alone predicts clearly better. The Gaussian kernel suits smooth quantiles; the Laplacian those with
-        kinks or jumps along single columns, as in most tabular data. Also "matern" (smoothness 3/2), "cauchy",
-        "arccosine" (a two-layer network with a fixed first layer), "spline" (functions of period 1 in every column),
-        and "linear", which uses the columns of X as features. Kernel objects can be added and scaled:
-        ``Gaussian() + 0.5 * Matern(3.0)``.
+        "auto" is "gaussian" or, with ``bandwidth="learned"``, that, the mean of "gaussian" and "laplacian", or the
+        mean of "laplacian" and "matern" of smoothness 1/2, whichever predicts best. The Gaussian kernel suits smooth
+        quantiles; the Laplacian those with kinks or jumps along single columns, as in most tabular data. Also "matern"
+        (smoothness 3/2), "cauchy", "arccosine" (a two-layer network with a fixed first layer), "spline" (functions of
+        period 1 in every column), and "linear", which uses the columns of X as features. Kernel objects can be added
+        and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
     bandwidth : "learned", "auto", float or one float per column, default="learned"
         Length scale of the kernel, in units of the columns: the Gaussian kernel is
         exp(-|x - z|^2 / (2 bandwidth^2)). Columns need no standardisation beforehand.
@@ -95,8 +95,8 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
 
         - "auto": doubles M, from 125 to at most 2,000, until neither the effective dimension nor the held-out loss on a
           sample of 2,000 rows changes any more. Data with fewer than 1,000 distinct rows get 500 features, and more
-          than 500 are used only if memory can store them. With ``sampling="landmarks"``, M is 1,000 to 2,000, larger
-          for fewer rows, and at most the number of distinct rows.
+          than 500 are used only if memory can store them. With ``sampling="landmarks"``, M is 1,000 to 2,000, smaller
+          beyond 40,000 rows, and at most the number of distinct rows.
         - "exact": the full kernel, through a pivoted Cholesky factor of the kernel matrix. Its rank is small for smooth
           kernels in few columns and may reach n otherwise; time then grows like n^3.
 
@@ -105,10 +105,10 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
             default="auto"
         How random features are drawn: independently from the kernel's spectral distribution ("uniform"), orthogonally,
         by quasi-Monte Carlo ("qmc"), or by importance sampling with their ridge leverage scores on the data at `alpha`
-        ("leverage"). "landmarks" uses the Nystroem method instead, with M of the rows as landmarks
-        (`quernel.features.Nystroem`); rough kernels need far fewer of these features. "auto" is "landmarks" for
-        Laplacian and Matern kernels with ``bandwidth="learned"``, else "uniform". An object, such as
-        ``RandomFeatures(sampling="leverage", leverage_alpha=1e-4)``, sets the details; its kernel and number of
+        ("leverage"). "landmarks" uses the Nystroem method instead, with M of the rows, or centres of clusters of them,
+        as landmarks (`quernel.features.Nystroem`); rough kernels need far fewer of these features. "auto" is
+        "landmarks" for rough kernels (Laplacian, Matern) with ``bandwidth="learned"``, else "uniform". An object, such
+        as ``RandomFeatures(sampling="leverage", leverage_alpha=1e-4)``, sets the details; its kernel and number of
         features are the estimator's.
     alpha : float or "auto", default="auto"
         Weight of the ridge penalty, lambda in the paper that quernel implements (Wang and Feng, ICML 2024).

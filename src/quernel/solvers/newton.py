@@ -16,6 +16,10 @@ rounding error: the active set is identified by then, and Newton converges in a 
 
 A smooth loss needs no smoothing once d is below its own width: from there on this is Newton's method on F with exact
 line search. For least squares the first step is the last.
+
+First point (`ridge_start`) of Newton's method on problems with few rows per feature: ridge regression on a sample. From
+the best constant the first steps have nearly all rows active, each as expensive as ridge regression on all of them. The
+residuals of ridge regression, even on a sample, show which rows are far from their quantile.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ from numpy.typing import NDArray
 
 from quernel._machine import parallel_map
 from quernel.data import RowStateLike
-from quernel.objective import Curvature, DualSums, Problem, take_columns
+from quernel.data.design_matrix import stratified_indices
+from quernel.losses import weighted_quantiles
+from quernel.objective import Curvature, DualSums, InMemoryProblem, Problem, take_columns
 from quernel.objective.duality_gap import (
     NullModel,
     certify,
@@ -89,6 +95,20 @@ class NewtonOptions:
 
 
 OPTIONS = NewtonOptions()
+
+
+@dataclass(frozen=True)
+class RidgeStartOptions:
+    """When to start from ridge regression, and how."""
+
+    rows_per_feature: int = 4  # of the sample ...
+    share: float = 2 / 3  # ... and of all rows, at most
+    min_rows_per_feature: int = 2  # of all rows
+    least: int = 2_000_000  # feature entries of all rows: on fewer it saves nothing
+    width: float = 0.15  # smoothing width of the first step, as a share of that at the best constant
+
+
+RIDGE = RidgeStartOptions()
 
 
 def exact_step(derivatives: Callable[[Array], tuple[Array, Array]], first_slope: Array, tolerance: float) -> Array:
@@ -294,6 +314,37 @@ def cold_start(problem: Problem, null: NullModel | None = None) -> Start:
     variance = dual_variance(problem)
     width = np.divide(null.objective, variance, out=np.ones_like(variance), where=variance > 0)
     return Start(coef, null.constant, np.zeros(problem.n_columns), width, null)
+
+
+def ridge_start(problem: InMemoryProblem) -> Start:
+    """The start of a solve: ridge regression on a sample where that pays, else the best constant.
+
+    At a large width the first Newton step of every level is least squares: one system serves all of them, and each
+    begins at its own quantile of the residuals.
+    """
+    start, rows = cold_start(problem), problem.rows
+    n, M = rows.n_rows, rows.n_features
+    size = int(min(RIDGE.rows_per_feature * M, RIDGE.share * n))
+    large = n >= RIDGE.min_rows_per_feature * M and n * M > RIDGE.least
+    two_piece = problem.loss.is_two_piece and not problem.loss.margin and rows.target.ndim == 1
+    if not (large and two_piece and rows.random_access and np.ptp(problem.alpha) == 0) or weak_ridge(
+        problem, start.null
+    ):
+        return start
+    Phi, y = rows.as_array("A sample is kept"), rows.target
+    sample, gram = np.sort(stratified_indices(n, size, np.random.default_rng(0))), ActiveGram(rows)
+    width = float(start.width.mean()) * float(rows.share[sample].sum())
+    system = gram.system(sample, width, float(problem.alpha[0]), problem.fit_intercept, np.empty(0), rows.threads)
+    weighted = rows.share[sample] * y[sample] / width
+    coef, intercept = system.direction(-(weighted @ Phi[sample]), -float(weighted.sum()))
+    residual = y - Phi @ coef - intercept
+    low, high = problem.loss.domain
+    shift: Array = np.zeros(problem.n_columns)
+    if problem.fit_intercept:
+        shift = weighted_quantiles(residual, rows.share, high / (high - low))
+    widths = RIDGE.width * start.width
+    anchor = np.asfortranarray(np.clip((residual[:, None] - shift) / widths, low, high))
+    return Start(np.tile(coef[:, None], problem.n_columns), intercept + shift, anchor, widths, start.null)
 
 
 def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns:

@@ -39,7 +39,7 @@ from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Callback, InitialPoint, Limits, Result, certify_point
 from quernel.solvers.screening import rounds, subsampled_newton
 from quernel.solvers.screening.rounds import RoundCallback, RoundStart, central_duals, solve_in_rounds
-from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis, ridge_start
+from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis
 from quernel.solvers.screening.subsampled_newton import (
     NewtonSteps,
     SmoothStart,
@@ -285,7 +285,7 @@ def _solve_small(
     """Plain Newton on all rows of a small problem, from a warm start if one is given."""
     problem = problem.on(rows)
     if initial is None:
-        start = ridge_start(problem)
+        start = newton.ridge_start(problem)
     else:
         features = _Features(None, FeatureMoments.from_sample(problem))
         stage = _Stage.from_initial(problem, initial, features, limits.tol)

@@ -1,4 +1,4 @@
-"""What a random sample of rows tells about all of them: a low-rank basis, the error of its fit, and a first point.
+"""What a random sample of rows tells about all of them: a low-rank basis, and the error of its fit.
 
 Low-rank basis (`principal_basis`), a pivoted Cholesky decomposition that keeps the directions that matter. Features of
 a smooth kernel are nearly collinear, and a direction in which they vary little can gain little. Let E be what a
@@ -21,10 +21,6 @@ gap about
     2 c mean_i s_i^2 h(b / s_i),        h(t) = integral of E(Z - x)+ over x > t  =  ((1 + t^2) P(Z > t) - t p(t)) / 2,
 
 where Z is standard normal with density p. The band is chosen such that this is a set share of the tolerance.
-
-First point (`ridge_start`) of Newton's method on problems with few rows per feature: ridge regression on a sample. From
-the best constant the first steps have nearly all rows active, each as expensive as ridge regression on all of them. The
-residuals of ridge regression, even on a sample, show which rows are far from their quantile.
 """
 
 from __future__ import annotations
@@ -37,12 +33,9 @@ from scipy.linalg.lapack import dpstrf
 from scipy.special import ndtr
 
 from quernel._machine import blocks, parallel_map
-from quernel.data.design_matrix import stratified_indices
-from quernel.losses import Loss, weighted_quantiles
+from quernel.losses import Loss
 from quernel.objective import InMemoryProblem, Problem
-from quernel.objective.duality_gap import dual_variance, weak_ridge
-from quernel.solvers.linear_system import ActiveGram
-from quernel.solvers.newton import Start, cold_start
+from quernel.objective.duality_gap import dual_variance
 
 Array = NDArray[np.floating]
 
@@ -290,48 +283,3 @@ def _solve_for_band(errors: Array, cost: Array) -> Array:
         enough = np.mean(errors**2 * h, axis=0) <= cost
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return high
-
-
-@dataclass(frozen=True)
-class RidgeStartOptions:
-    """When to start from ridge regression, and how."""
-
-    rows_per_feature: int = 4  # of the sample ...
-    share: float = 2 / 3  # ... and of all rows, at most
-    min_rows_per_feature: int = 2  # of all rows
-    least: int = 2_000_000  # feature entries of all rows: on fewer it saves nothing
-    width: float = 0.15  # smoothing width of the first step, as a share of that at the best constant
-
-
-RIDGE = RidgeStartOptions()
-
-
-def ridge_start(problem: InMemoryProblem) -> Start:
-    """The start of a solve: ridge regression on a sample where that pays, else the best constant.
-
-    At a large width the first Newton step of every level is least squares: one system serves all of them, and each
-    begins at its own quantile of the residuals.
-    """
-    start, rows = cold_start(problem), problem.rows
-    n, M = rows.n_rows, rows.n_features
-    size = int(min(RIDGE.rows_per_feature * M, RIDGE.share * n))
-    large = n >= RIDGE.min_rows_per_feature * M and n * M > RIDGE.least
-    two_piece = problem.loss.is_two_piece and not problem.loss.margin and rows.target.ndim == 1
-    if not (large and two_piece and rows.random_access and np.ptp(problem.alpha) == 0) or weak_ridge(
-        problem, start.null
-    ):
-        return start
-    Phi, y = rows.as_array("A sample is kept"), rows.target
-    sample, gram = np.sort(stratified_indices(n, size, np.random.default_rng(0))), ActiveGram(rows)
-    width = float(start.width.mean()) * float(rows.share[sample].sum())
-    system = gram.system(sample, width, float(problem.alpha[0]), problem.fit_intercept, np.empty(0), rows.threads)
-    weighted = rows.share[sample] * y[sample] / width
-    coef, intercept = system.direction(-(weighted @ Phi[sample]), -float(weighted.sum()))
-    residual = y - Phi @ coef - intercept
-    low, high = problem.loss.domain
-    shift: Array = np.zeros(problem.n_columns)
-    if problem.fit_intercept:
-        shift = weighted_quantiles(residual, rows.share, high / (high - low))
-    widths = RIDGE.width * start.width
-    anchor = np.asfortranarray(np.clip((residual[:, None] - shift) / widths, low, high))
-    return Start(np.tile(coef[:, None], problem.n_columns), intercept + shift, anchor, widths, start.null)
