@@ -98,11 +98,12 @@ def learn_kernel(summary: DataSummary) -> Kernel:
 
     Repeated rows are left out: beside a copy of itself a row that is left out is known, and bandwidths would shrink.
     """
-    sample = deduplicated_sample(summary.sample, OPTIONS.pilot_rows[int(summary.n_rows >= OPTIONS.large)])
+    many_rows = summary.n_rows >= OPTIONS.large
+    sample = deduplicated_sample(summary.sample, OPTIONS.pilot_rows[int(many_rows)])
     sample = take_rows(sample, np.random.default_rng(0).permutation(sample.n_rows))
     with single_threaded_blas(0, 0):
         pilot = Pilot(sample, Squared(), auto_bandwidth(summary))
-        best, (found,) = fit_bandwidths([pilot], LEARNED_KERNELS, summary.scales)
+        best, (found,) = fit_bandwidths([pilot], LEARNED_KERNELS, summary.scales, many_rows=many_rows)
     return LEARNED_KERNELS[best].with_bandwidth(found.bandwidth)
 
 

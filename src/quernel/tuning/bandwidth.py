@@ -3,7 +3,7 @@
 Learned are one bandwidth per column, a matching alpha and, if kernel="auto", the kernel. On samples of distinct rows:
 
 1. For each candidate kernel, bandwidths minimise the leave-one-out error of kernel ridge regression
-   (`leave_one_out`). The kernel of the lowest error is chosen, a rough one in doubt; on large tables by the error of
+   (`leave_one_out`). The kernel of the lowest error is chosen, in doubt a rough one; on large tables by the error of
    ridge regression on landmarks of many more rows. Its bandwidths are refined, on more rows of large tables; targets
    are then y and, for quantile levels, also the absolute residuals, so that columns that affect only the spread of y
    count.
@@ -165,11 +165,11 @@ def learn_bandwidth(
         n_pilots = len(folds) if sample.n_rows < OPTIONS.few_rows else 1
         n_rows = rows_of_descent(summary.n_distinct)
         pilots = [Pilot(_take_first(fold.train, n_rows), few_levels, automatic) for fold in folds[:n_pilots]]
-        compare = None
-        if summary.n_distinct >= OPTIONS.large:
+        compare, many_rows = None, summary.n_distinct >= OPTIONS.large
+        if many_rows:
             rows = deduplicated_sample(summary.sample, OPTIONS.compared_rows)
             compare = partial(nystroem_errors, rows, few_levels)
-        best, found = fit_bandwidths(pilots, kernels, unit, compare)
+        best, found = fit_bandwidths(pilots, kernels, unit, compare, many_rows=many_rows)
         usual = [pilot.fit_default(kernels[0]) for pilot in pilots]
         learned, default = _mean_result(found), _mean_result(usual)
         errors = [

@@ -64,8 +64,10 @@ class LeaveOneOutOptions:
     spread_steps: int = 6
     usual_rows: int = 700
     # Log errors of the last candidate kernels but two, but one, and of the last are raised by this before the lowest
-    # wins: a smooth kernel has to be clearly better than rough ones, which are wrong less often.
-    handicaps: tuple[float, ...] = (0.05, 0.02, 0.0)
+    # wins: a smooth kernel has to be clearly better than rough ones, which are wrong less often, and on tables of many
+    # rows a less rough one has to be better than the roughest.
+    handicaps: tuple[float, ...] = (0.05, 0.0, 0.05)
+    handicaps_of_many: tuple[float, ...] = (0.05, 0.02, 0.0)
     # Winsorize targets at this many robust scales from the median: squared error is sensitive to outliers.
     winsorize_at: float = 8.0
 
@@ -315,19 +317,21 @@ Compare = Callable[[list[Kernel]], list[float]]
 
 
 def fit_bandwidths(
-    pilots: Sequence[Pilot], kernels: Sequence[Kernel], unit: Array, compare: Compare | None = None
+    pilots: Sequence[Pilot], kernels: Sequence[Kernel], unit: Array, compare: Compare | None = None, *, many_rows: bool
 ) -> tuple[int, list[LooResult]]:
     """Choose one of the kernels, which are ever rougher, by its error, and learn its bandwidths in each pilot.
 
     Bandwidths of every kernel are learned from a few rows. Those of the chosen one are refined on all rows of the
     pilots: from y first, then, for quantile levels, from |residual| along with it. `unit` of shape (d,) are the scales
-    of the columns; `compare` gives the log errors of kernels with bandwidths on more rows, if there are any.
+    of the columns; `many_rows` says whether the table has many, and `compare` gives the log errors of kernels with
+    bandwidths on more rows, if there are any.
     """
     found = [[pilot.fit_coarse_bandwidths(kernel, unit) for pilot in pilots] for kernel in kernels]
     errors = [float(np.mean([one.error for one in each])) for each in found]
     if compare is not None and len(kernels) > 1:
         errors = compare([kernel.with_bandwidth(one[0].bandwidth) for kernel, one in zip(kernels, found, strict=True)])
-    best = int(np.argmin(np.array(errors) + OPTIONS.handicaps[-len(kernels) :]))
+    handicaps = OPTIONS.handicaps_of_many if many_rows else OPTIONS.handicaps
+    best = int(np.argmin(np.array(errors) + handicaps[-len(kernels) :]))
     pairs = zip(pilots, found[best], strict=True)
     return best, [pilot.refine_bandwidths(kernels[best], unit, one) for pilot, one in pairs]
 
