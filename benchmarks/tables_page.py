@@ -35,9 +35,9 @@ numbers (categories as indicator columns, missing entries as medians of training
 the 20 standard ones of concrete, power plant, wine and yacht, random ones with a fifth of the rows held out elsewhere.
 Defaults were developed inside training rows. Tuned methods choose on one inner split, a fifth of the training rows, and
 are fitted again to all of them: LightGBM among 6 settings per level and CatBoost among 4 of depth and rate, both with
-early stopping, the quantile forest among 3 leaf sizes. *LightGBM tuned longer* has 40 draws in five folds; it was
-measured earlier, and its seconds on other machines. Splits that were measured while the machine had other work have no
-seconds: times are medians of the others.
+early stopping, the quantile forest among 3 leaf sizes. *LightGBM tuned longer* has 40 draws in five folds. Seconds of
+methods with their defaults are of the first split, measured in one run while the machine had no other work; those of
+tuned methods are medians over splits, measured earlier on slower machines.
 
 """
 
@@ -57,7 +57,7 @@ def render_page(rows: list[dict], images: Path) -> str:
             "\n",
             _losses(shared, [OURS, KERNEL, *PEERS]),
             _against_best(main),
-            "## Time\n\nProcessor seconds of tuning, fitting and predicting, median over splits.\n",
+            "## Time\n\nProcessor seconds of tuning, fitting and predicting.\n",
             _seconds(main, [OURS, KERNEL, *PEERS]),
             _time_ratio(main),
             "![Loss against time on every table](images/accuracy.png)\n",

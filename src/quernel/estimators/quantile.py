@@ -96,7 +96,7 @@ class KernelQuantileRegressor(InferenceMixin, TailsMixin, RegressorMixin, Kernel
         - "auto": doubles M, from 125 to at most 2,000, until neither the effective dimension nor the held-out loss on a
           sample of 2,000 rows changes any more. Data with fewer than 1,000 distinct rows get 500 features, and more
           than 500 are used only if memory can store them. With ``sampling="landmarks"``, M is 1,000 to 2,000, smaller
-          beyond 40,000 rows, and at most the number of distinct rows.
+          beyond 20,000 rows, and at most the number of distinct rows.
         - "exact": the full kernel, through a pivoted Cholesky factor of the kernel matrix. Its rank is small for smooth
           kernels in few columns and may reach n otherwise; time then grows like n^3.
 

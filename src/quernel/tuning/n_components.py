@@ -46,7 +46,7 @@ class ComponentsOptions:
     resolved: float = 0.1  # relative growth of the effective dimension, when M is doubled, that counts as none
     tol: float = 1e-4  # relative gap of the fits: small beside the standard error of held-out loss, some percent
     landmarks: tuple[int, int] = (1000, 2000)  # smallest and largest number of landmarks; in between ...
-    landmark_work: float = 1.6e11  # ... n_rows x n_landmarks^2, the operations of a Newton step, is constant
+    landmark_work: float = 8e10  # ... n_rows x n_landmarks^2, the operations of a Newton step, is constant
     clustered_from: float = 10.0  # rows per landmark from which landmarks are centres of clusters
 
 

@@ -60,8 +60,11 @@ class StageOptions:
     # Rows per feature of the first sample, and the factor by which each further sample grows.
     first_sample: int = 8
     growth: int = 8
-    # Problems up to this size (rows x features) are solved by plain Newton, without samples or screening.
+    # Problems up to this size (rows x features) are solved by plain Newton, without samples or screening, and so are
+    # those with fewer rows per feature than this: in memory, and out of it, where all rows would be gathered.
     small: int = 2_000_000
+    few_rows: int = 32
+    few_remote_rows: int = 16
     # Screening is tried while the expected share of active rows is at most this ...
     max_active_share: float = 0.25
     # ... and the share of rows on curved pieces of the loss at most this.
@@ -361,7 +364,8 @@ def _plan_steps(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Ne
 def is_small(problem: Problem) -> bool:
     """Whether to solve without screening: a small problem, or one with few rows per feature."""
     n, M = problem.rows.n_rows, problem.rows.n_features
-    return n < 2 * OPTIONS.first_sample * M or n * M <= OPTIONS.small
+    few = OPTIONS.few_rows if problem.rows.random_access else OPTIONS.few_remote_rows
+    return n < few * M or n * M <= OPTIONS.small
 
 
 def is_curved(loss: Loss, residual: Array, dual: Array) -> bool:
