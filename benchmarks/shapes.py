@@ -23,7 +23,7 @@ from quernel import KernelQuantileRegressor, TabularQuantileRegressor
 from quernel._files import write_atomically
 from quernel.datasets import UsedCars, load_used_cars
 from quernel.estimators.shapes import OPTIONS, along_grid, choose_grid
-from quernel.features.landmarks import hash_sample_indices
+from quernel.features.landmarks import sample_by_rank
 from quernel.metrics import coverage, pinball_loss
 
 RESULTS = Path(__file__).with_name("shapes.json")
@@ -72,7 +72,7 @@ def judge(estimator: str, constrained: bool, cars: UsedCars, seed: int) -> tuple
     seconds = time.process_time() - start
     curves = model.predict(cars.X[test])
     X = cars.X[train]
-    anchors = X[hash_sample_indices(X, OPTIONS.n_anchors)]  # through which the fit checks the whole grid
+    anchors = X[sample_by_rank(X, np.ones(len(X)), OPTIONS.n_anchors)[0]]  # through which the fit checks the whole grid
     checked = {j: choose_grid(X[:, j]) for j in SHAPES["monotone"]}
     fine = {j: np.linspace(X[:, j].min(), X[:, j].max(), FINE) for j in SHAPES["monotone"]}
     return {

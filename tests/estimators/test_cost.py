@@ -111,7 +111,7 @@ def test_seconds_of_default_fits(n, levels):
 def test_learning_costs_time_and_landmarks_memory():
     learned, automatic = (estimate_cost(20_000, 8, bandwidth=one) for one in ("learned", "auto"))
     assert learned.seconds > automatic.seconds + 0.3
-    assert learned.features == 8 * 20_000 * 1414
+    assert learned.features == 8 * 20_000 * 2000
     smooth = estimate_cost(20_000, 8, kernel="gaussian")
     assert smooth.features == automatic.features
     assert smooth.seconds > automatic.seconds + 0.3

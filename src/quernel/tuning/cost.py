@@ -49,10 +49,10 @@ class LandmarkCost:
     kernel_value: float = 20.0  # per entry of the kernel matrix and column
     decomposition: float = 8.0  # of the landmarks' matrix, per M^3
     summed_rows: float = 2.5  # Hessians of a level, per n M^2
-    factors: float = 12.0  # factorizations of a level and its leave-one-out residuals, per M^3
-    pilot: float = 1.2  # bandwidths from a full pilot with few columns
+    factors: float = 20.0  # factorizations of a level and its leave-one-out residuals, per M^3
+    pilot: float = 0.7  # bandwidths from a full pilot with few columns
     columns: float = 20.0  # with so many columns it takes twice as long
-    alphas: float = 0.6  # search for alpha, per level ...
+    alphas: float = 0.4  # search for alpha, per level ...
     alpha_rows: int = 2250  # ... on so many rows
     compared: float = 0.5  # comparison of kernels on many rows ...
     refined: float = 1.9  # ... and bandwidths from more of them, with few columns
