@@ -1,14 +1,16 @@
 """The start at ridge regression on a sample: the same optimum, and fewer rows summed into Hessians on the way."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from quernel.data import ArrayRows, InMemoryDesign
-from quernel.features import Nystroem
+from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import Laplacian
 from quernel.losses import Absolute, Pinball, Squared
 from quernel.objective import Problem
-from quernel.solvers import newton
+from quernel.solvers import newton, screening
 from quernel.solvers.linear_system import ActiveGram
 from quernel.solvers.newton import ridge_start
 
@@ -52,3 +54,16 @@ def test_its_levels_are_quantiles_of_the_residuals():
 def test_elsewhere_it_is_the_best_constant(loss, settings):
     problem = problem_of(loss, **settings)
     assert np.all(ridge_start(problem).coef == 0)
+
+
+@pytest.mark.parametrize(("n", "stored", "recomputed"), [(159, True, True), (161, True, False), (321, False, False)])
+def test_few_rows_per_feature_are_solved_without_samples(n, stored, recomputed, monkeypatch):
+    """Fewer than 32 per feature where features are stored; 16 where all rows would be gathered for that."""
+    monkeypatch.setattr(screening, "OPTIONS", replace(screening.OPTIONS, small=0))
+    rng = np.random.default_rng(0)
+    rows = ArrayRows(rng.standard_normal((n, 2)), rng.standard_normal(n))
+    features = RandomFeatures(n_components=10, random_state=0).fit(rows.X)
+    for expected, in_memory in ((stored, None), (recomputed, 0)):
+        design = InMemoryDesign(rows, features, max_memory=in_memory)
+        assert design.random_access == (in_memory is None)
+        assert screening.is_small(Problem(design, Pinball(np.array([0.5])), 1e-3)) == expected

@@ -7,10 +7,13 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.data import ArrayRows
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
+from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
 from quernel.tuning import alpha, bandwidth, data_summary, leave_one_out
+from quernel.tuning.plan import LEARNED_KERNELS
 from support.models import plain_regressor
 
 LEVELS = [0.1, 0.5, 0.9]
@@ -316,3 +319,24 @@ def test_bandwidths_of_large_tables_are_refined_on_more_rows(monkeypatch):
     monkeypatch.setattr(bandwidth, "OPTIONS", replace(few, refined_share=0.1))  # a small table is not
     small = learned(X[:1000], y[:1000], kernel="gaussian", n_components=300)
     assert pinball_loss(y[1000:], small.predict(X[1000:]), LEVELS).mean() == pytest.approx(losses[100])
+
+
+def test_landmarks_are_centres_of_clusters_where_rows_are_many():
+    X, y = table(600)
+    chosen = {M: learned(X, y, kernel="laplacian", n_components=M).feature_map_.landmarks_ for M in (60, 61)}
+    are_rows = {M: np.all([np.any(np.all(one == X, axis=1)) for one in P]) for M, P in chosen.items()}
+    assert are_rows == {60: False, 61: True}
+
+
+@pytest.mark.parametrize(("errors", "few", "many"), [((0.0, 0.04, 0.04), 1, 2), ((0.0, 0.06, 0.06), 0, 0),
+                                                     ((1.0, 0.0, 0.01), 1, 2), ((1.0, 0.03, 0.0), 1, 2),
+                                                     ((1.0, 0.06, 0.0), 2, 2), ((1.0, 0.0, 0.03), 1, 1)])  # fmt: skip
+def test_of_about_equal_kernels_a_rough_one_is_chosen(errors, few, many):
+    """The smooth one only if it is clearly better; the roughest one sooner on tables of many rows."""
+    X, y = table(60)
+    pilots = [leave_one_out.Pilot(ArrayRows(X, y), Pinball(np.array(LEVELS)), X.std(axis=0))]
+    for many_rows, expected in ((False, few), (True, many)):
+        best, _ = leave_one_out.fit_bandwidths(
+            pilots, LEARNED_KERNELS, X.std(axis=0), lambda kernels: list(errors[: len(kernels)]), many_rows=many_rows
+        )
+        assert best == expected

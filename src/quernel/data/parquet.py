@@ -102,12 +102,14 @@ class ParquetTable:
             with explain_errors(label), pq.ParquetFile(path, **options) as file:
                 check_stamp(path, self.stamps[path])
                 for number, some in groupby(inside, key=lambda one: one.group):
-                    wanted = {one.start: one for one in some}
+                    wanted, start = {one.start: one for one in some}, 0
                     with explain_errors(f"{label}, row group {number}"):
-                        found = file.iter_batches(size, [number], schema.names, use_threads=False)
-                        for start, batch in zip(range(0, max(wanted) + 1, size), found, strict=False):
-                            if start in wanted:
-                                yield wanted[start], cast_batch(batch, schema)
+                        for batch in file.iter_batches(size, [number], schema.names, use_threads=False):
+                            if found := wanted.pop(start, None):
+                                yield found, cast_batch(batch, schema)
+                            if not wanted:
+                                break
+                            start += len(batch)
                 check_stamp(path, self.stamps[path])
 
     def read(self, columns: Names | None = None, chosen: Mask | None = None) -> pa.Table:

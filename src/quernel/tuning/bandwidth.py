@@ -3,10 +3,10 @@
 Learned are one bandwidth per column, a matching alpha and, if kernel="auto", the kernel. On samples of distinct rows:
 
 1. For each candidate kernel, bandwidths minimise the leave-one-out error of kernel ridge regression
-   (`leave_one_out`). The kernel of the lowest error is chosen, in doubt a rough one; on large tables by the error of
-   ridge regression on landmarks of many more rows. Its bandwidths are refined, on more rows of large tables; targets
-   are then y and, for quantile levels, also the absolute residuals, so that columns that affect only the spread of y
-   count.
+   (`leave_one_out`). The kernel of the lowest error is chosen, of about equal ones a rough one; on large tables by the
+   error of ridge regression on landmarks of many more rows. Its bandwidths are refined, on more rows of large tables;
+   targets are then y and, for quantile levels, also the absolute residuals, so that columns that affect only the spread
+   of y count.
 2. The automatic bandwidths are kept if their leave-one-out error is not worse.
 3. Alphas are compared by the held-out loss of actual fits with the chosen bandwidths.
 
@@ -163,7 +163,7 @@ def learn_bandwidth(
         # Bandwidths of few rows vary: the mean over the folds. The rows that a fold holds out judge what was learned
         # without them.
         n_pilots = len(folds) if sample.n_rows < OPTIONS.few_rows else 1
-        n_rows = rows_of_descent(summary.n_distinct)
+        n_rows = count_pilot_rows(summary.n_distinct)
         pilots = [Pilot(_take_first(fold.train, n_rows), few_levels, automatic) for fold in folds[:n_pilots]]
         compare, many_rows = None, summary.n_distinct >= OPTIONS.large
         if many_rows:
@@ -202,8 +202,8 @@ def learn_bandwidth(
     )
 
 
-def rows_of_descent(n_distinct: int) -> int:
-    """Rows from which bandwidths are learned, at most, of so many distinct ones."""
+def count_pilot_rows(n_distinct: int) -> int:
+    """How many rows bandwidths are learned from, at most, of so many distinct ones."""
     return int(np.clip(OPTIONS.refined_share * n_distinct, OPTIONS.pilot_rows, OPTIONS.refined_rows))
 
 

@@ -19,7 +19,7 @@ from quernel.kernels import Kernel, Linear, resolve
 from quernel.solvers import SOLVERS
 from quernel.tuning.alpha import FOLDS, HELD_OUT, MOST_LEVELS, ROTATE_BELOW
 from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
-from quernel.tuning.bandwidth import rows_of_descent
+from quernel.tuning.bandwidth import count_pilot_rows
 from quernel.tuning.plan import NUMBER, SINGLE, auto_landmarks, is_rough, most_components, row_bytes
 
 # The Newton solver copies the features of the active rows, about two rows per feature, first by block, then contiguous.
@@ -212,7 +212,7 @@ def _learning_seconds(n: int, d: int, q: int) -> float:
     pilots = FOLDS if n < BANDWIDTH.few_rows else 1
     pilot = own.pilot * (min(train, BANDWIDTH.pilot_rows) / BANDWIDTH.pilot_rows) ** 2 * (1 + d / own.columns)
     alphas = own.alphas * min(q, MOST_LEVELS) * (train / own.alpha_rows) * min(1.0, train / BANDWIDTH.n_landmarks) ** 2
-    rows, compared = rows_of_descent(n), own.compared if n >= BANDWIDTH.large else 0.0
+    rows, compared = count_pilot_rows(n), own.compared if n >= BANDWIDTH.large else 0.0
     if rows > BANDWIDTH.pilot_rows:
         compared += own.refined * (rows / BANDWIDTH.refined_rows) ** 2.5 * (1 + d / own.columns)
     return (pilots * pilot + folds * alphas + compared) * own.speed / _speed()

@@ -337,7 +337,7 @@ def fit_bandwidths(
 
 
 def winsorize(y: Array, share: Array) -> Array:
-    """Winsorize each column of y at 8 robust scales from its median."""
+    """Winsorize each column of y at `winsorize_at` robust scales from its median."""
     sides = [
         (weighted_quantiles(one, share, np.array([0.5]))[0], OPTIONS.winsorize_at * robust_scale(one, share))
         for one in y.T
